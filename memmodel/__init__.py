@@ -1,0 +1,52 @@
+"""Networks that write their own memory, trained in memory linear in the number of steps.
+
+The public names are imported on first use, so that ``import memmodel.serve`` does not import torch.
+"""
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memmodel._rollout import rollout as rollout
+    from memmodel.cells import AttentionCell as AttentionCell
+    from memmodel.cells import RecurrentCell as RecurrentCell
+    from memmodel.memory import SlotMemory as SlotMemory
+    from memmodel.network import MemoryNetwork as MemoryNetwork
+    from memmodel.ops import slot_write as slot_write
+    from memmodel.ops import slot_write_ as slot_write_
+
+__version__ = version("memmodel")
+
+_HOME = {
+    "AttentionCell": "memmodel.cells",
+    "MemoryNetwork": "memmodel.network",
+    "RecurrentCell": "memmodel.cells",
+    "SlotMemory": "memmodel.memory",
+    "rollout": "memmodel._rollout",
+    "slot_write": "memmodel.ops",
+    "slot_write_": "memmodel.ops",
+}
+
+__all__ = [*sorted(_HOME), "__version__", "export", "serve"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in ("export", "serve"):
+        value = import_module(f"memmodel.{name}")
+    else:
+        raise AttributeError(f"module 'memmodel' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "torch" in sys.modules:
+    # Whoever uses torch expects `torch.ops.memmodel` to exist once memmodel is imported.
+    import_module("memmodel.ops")

@@ -1,0 +1,86 @@
+"""A cell that reads the prefix by attention and makes the next slot from what it read."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class AttentionCell(nn.Module):
+    r"""Multi-head attention over the prefix, then a per-row controller that makes the next slot.
+
+    With :math:`z = [\text{newest slot}, \text{input}]`, per head :math:`h` of width
+    :math:`d = D / H` (scaled dot-product attention, Vaswani et al. 2017, eq. 1, with the slots
+    themselves as keys and values):
+
+    .. math::
+
+        q_h = (W_q z + b_q)_h, \quad
+        r_h = \sum_j \operatorname{softmax}_j(q_h \cdot m_{j,h} / \sqrt d)\, m_{j,h}, \quad
+        \text{slot} = r + W_o \tanh(W_c [z, r] + b_c) + b_o .
+
+    The residual path from the read gives gradients a way back to any slot in one step.
+
+    Args:
+        slot_dim: width D of a slot.
+        heads: number of heads H; must divide ``slot_dim``.
+        input_dim: width I of the per-step input, or None for a cell without inputs.
+        dtype: dtype of the parameters.
+        device: device of the parameters.
+
+    Raises:
+        ValueError: a width is not positive, or ``heads`` does not divide ``slot_dim``.
+    """
+
+    def __init__(
+        self,
+        slot_dim: int,
+        *,
+        heads: int = 1,
+        input_dim: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if slot_dim < 1:
+            raise ValueError(f"slot_dim must be at least 1, got {slot_dim}")
+        if heads < 1 or slot_dim % heads:
+            raise ValueError(f"heads must divide slot_dim={slot_dim}, got {heads}")
+        if input_dim is not None and input_dim < 1:
+            raise ValueError(f"input_dim must be None or at least 1, got {input_dim}")
+        self.slot_dim = slot_dim
+        self.heads = heads
+        self.input_dim = input_dim
+        width = slot_dim + (input_dim or 0)
+        self.query = nn.Linear(width, slot_dim, dtype=dtype, device=device)
+        self.controller = nn.Linear(width + slot_dim, slot_dim, dtype=dtype, device=device)
+        self.output = nn.Linear(slot_dim, slot_dim, dtype=dtype, device=device)
+        self.scale = 1.0 / math.sqrt(slot_dim // heads)
+
+    def config(self) -> dict[str, int | None]:
+        """Constructor arguments that make a cell of this structure."""
+        return {"slot_dim": self.slot_dim, "heads": self.heads, "input_dim": self.input_dim}
+
+    def extra_repr(self) -> str:
+        """Arguments shown by ``repr``."""
+        return f"slot_dim={self.slot_dim}, heads={self.heads}, input_dim={self.input_dim}"
+
+    def forward(self, prefix: Tensor, inputs: Tensor | None = None) -> Tensor:
+        """Make the next slot from the written ones: the plain form.
+
+        Args:
+            prefix: written slots, oldest first, ``(B, k, D)`` with k ≥ 1.
+            inputs: this step's input ``(B, I)`` where the cell has ``input_dim``.
+
+        Returns:
+            The next slot ``(B, D)``.
+        """
+        newest = prefix[:, -1]
+        z = newest if inputs is None else torch.cat([newest, inputs], dim=1)
+        # (B, H, k, d): each head reads its own part of every slot.
+        slots = prefix.unflatten(2, (self.heads, self.slot_dim // self.heads)).transpose(1, 2)
+        query = self.query(z).unflatten(1, (self.heads, self.slot_dim // self.heads))
+        scores = torch.matmul(slots, query.unsqueeze(3)).squeeze(3) * self.scale  # (B, H, k)
+        weights = torch.softmax(scores, dim=2)
+        read = torch.matmul(weights.unsqueeze(2), slots).flatten(1)  # (B, D)
+        return read + self.output(torch.tanh(self.controller(torch.cat([z, read], dim=1))))

@@ -1,0 +1,73 @@
+"""A cell that runs a recurrent network over the prefix."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+_KINDS: dict[str, type[nn.RNNBase]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+
+
+class RecurrentCell(nn.Module):
+    """The last output of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` over the prefix is the next slot.
+
+    Calling the cell runs the network over the whole prefix, O(k). :func:`memmodel.rollout` keeps
+    the hidden state between steps instead, O(1) per step, with the same numbers.
+
+    Args:
+        rnn: the recurrent network; its output width must equal its input width D.
+
+    Raises:
+        TypeError: ``rnn`` is not an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``.
+        ValueError: ``rnn`` is bidirectional (its output would depend on later slots), or its
+            output width differs from its input width.
+    """
+
+    def __init__(self, rnn: nn.RNNBase) -> None:
+        super().__init__()
+        if type(rnn) not in _KINDS.values():
+            raise TypeError(f"rnn must be nn.RNN, nn.GRU or nn.LSTM, got {type(rnn).__name__}")
+        if rnn.bidirectional:
+            raise ValueError("rnn must not be bidirectional: a slot may not depend on later slots")
+        width = rnn.proj_size or rnn.hidden_size
+        if width != rnn.input_size:
+            raise ValueError(
+                f"rnn must map slots to slots: its output width {width} "
+                f"differs from its input_size {rnn.input_size}"
+            )
+        self.rnn = rnn
+
+    @classmethod
+    def from_config(cls, kind: str, **arguments: Any) -> "RecurrentCell":
+        """Make the cell that :meth:`config` describes."""
+        return cls(_KINDS[kind](**arguments))
+
+    def config(self) -> dict[str, Any]:
+        """Kind and constructor arguments of the recurrent network."""
+        rnn = self.rnn
+        config: dict[str, Any] = {
+            "kind": type(rnn).__name__,
+            "input_size": rnn.input_size,
+            "hidden_size": rnn.hidden_size,
+            "num_layers": rnn.num_layers,
+            "bias": rnn.bias,
+            "batch_first": rnn.batch_first,
+            "dropout": rnn.dropout,
+        }
+        if isinstance(rnn, nn.LSTM):
+            config["proj_size"] = rnn.proj_size
+        if isinstance(rnn, nn.RNN):
+            config["nonlinearity"] = rnn.nonlinearity
+        return config
+
+    def forward(self, prefix: Tensor) -> Tensor:
+        """Make the next slot from the written ones: the plain form.
+
+        Args:
+            prefix: written slots, oldest first, ``(B, k, D)`` with k ≥ 1.
+
+        Returns:
+            The next slot ``(B, D)``.
+        """
+        if self.rnn.batch_first:
+            return self.rnn(prefix)[0][:, -1]
+        return self.rnn(prefix.transpose(0, 1))[0][-1]

@@ -1,0 +1,5 @@
+"""SlotMemory (placeholder until its own commit)."""
+
+
+class SlotMemory:
+    """Differentiable preallocated memory."""
