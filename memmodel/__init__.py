@@ -29,7 +29,7 @@ _HOME = {
     "slot_write_": "memmodel.ops",
 }
 
-__all__ = [*sorted(_HOME), "__version__", "export", "serve"]  # noqa: PLE0604
+__all__ = [*sorted(_HOME), "__version__", "export", "serve"]
 
 
 def __getattr__(name: str) -> Any:
