@@ -1,0 +1,5 @@
+"""``python -m memmodel`` is the ``memmodel`` command."""
+
+from memmodel.cli import main
+
+main()
