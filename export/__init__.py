@@ -1,1 +1,32 @@
-"""Placeholder."""
+"""Write a trained network as a file that runs without memmodel.
+
+Names are imported on first use, so that reading an artifact's metadata does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memmodel.export.metadata import ArtifactError as ArtifactError
+    from memmodel.export.metadata import Metadata as Metadata
+    from memmodel.export.reading import read_metadata as read_metadata
+
+_HOME = {
+    "ArtifactError": "memmodel.export.metadata",
+    "Metadata": "memmodel.export.metadata",
+    "read_metadata": "memmodel.export.reading",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'memmodel.export' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
