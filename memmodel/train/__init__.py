@@ -1,0 +1,31 @@
+"""Training a forecaster on time series: what ``memmodel train`` and ``memmodel demo`` run.
+
+The public names are imported on first use: preparing inputs for an exported file
+(:class:`Preprocessing`) needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memmodel.train.options import TrainOptions as TrainOptions
+    from memmodel.train.preprocessing import Preprocessing as Preprocessing
+    from memmodel.train.run import train as train
+    from memmodel.train.series import Series as Series
+    from memmodel.train.series import load_series as load_series
+
+_HOME = {
+    "Preprocessing": "memmodel.train.preprocessing",
+    "Series": "memmodel.train.series",
+    "TrainOptions": "memmodel.train.options",
+    "load_series": "memmodel.train.series",
+    "train": "memmodel.train.run",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'memmodel.train' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
