@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from memmodel.cells.attention_ops import attention_rollout
+
 
 class AttentionCell(nn.Module):
     r"""Multi-head attention over the prefix, then a per-row controller that makes the next slot.
@@ -84,3 +86,21 @@ class AttentionCell(nn.Module):
         weights = torch.softmax(scores, dim=2)
         read = torch.matmul(weights.unsqueeze(2), slots).flatten(1)  # (B, D)
         return read + self.output(torch.tanh(self.controller(torch.cat([z, read], dim=1))))
+
+    def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
+        """What :func:`memmodel.rollout` runs: the plain form's numbers, by one registered op.
+
+        Args:
+            start: slots present before the rollout, ``(B, k0, D)`` with k0 ≥ 1.
+            steps: number of slots to write.
+            inputs: per-step inputs ``(B, steps, I)`` where the cell has ``input_dim``.
+
+        Returns:
+            The memory ``(B, k0 + steps, D)``; first-order gradients only.
+        """
+        weights = (
+            self.query.weight, self.query.bias,
+            self.controller.weight, self.controller.bias,
+            self.output.weight, self.output.bias,
+        )  # fmt: skip
+        return attention_rollout(start, inputs, *weights, steps, self.heads, self.scale)
