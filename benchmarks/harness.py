@@ -30,8 +30,17 @@ Results = dict[str, dict[str, Measurement]]
 
 
 def strategy(name: str, factory: str, *, device: str = "cpu", **arguments: Any) -> Strategy:
-    """A strategy whose factory may live in this folder, such as ``"peers.two_pass:make"``."""
+    """A strategy whose factory may live in this folder, such as ``"peers.two_pass:make"``.
+
+    Args:
+        name: how results are labelled.
+        factory: import path of the factory.
+        device: where peak memory is measured; passed to the factory unless it is the CPU.
+        arguments: keyword arguments of the factory.
+    """
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    if device != "cpu":
+        arguments["device"] = device
     return Strategy(name, factory, arguments, device=device, environment={"PYTHONPATH": path})
 
 

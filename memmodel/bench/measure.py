@@ -177,9 +177,11 @@ def _measure_peaks(
             _recorded(figures),
             StrategyProcess(replace(strategy, environment=environment), timeout=timeout) as worker,
         ):
-            worker.load()
+            worker.load(strategy.small)
             for _ in range(warm_up):
                 worker.run()
+            if strategy.small is not None:
+                worker.load()
             figures.peak_bytes = worker.peak()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, cast
@@ -63,12 +64,12 @@ class StrategyProcess:
     ) -> None:
         self.close()
 
-    def load(self) -> float:
-        """Import and prepare the strategy; returns the seconds it took."""
+    def load(self, arguments: Mapping[str, Any] | None = None) -> float:
+        """Import and prepare the strategy, with its own arguments or others; returns seconds."""
         answer = self._ask(
             do="load",
             factory=self.strategy.factory,
-            arguments=dict(self.strategy.arguments),
+            arguments=dict(self.strategy.arguments if arguments is None else arguments),
             device=self.strategy.device,
         )
         return answer["seconds"]

@@ -19,6 +19,9 @@ class Strategy:
         arguments: keyword arguments of the factory, JSON-serialisable.
         device: ``"cpu"`` or a CUDA device: where peak memory is measured.
         environment: variables added to the process's environment.
+        small: arguments that replace ``arguments`` for the warm-up before peak memory is measured.
+            For frameworks that keep freed memory to themselves (TensorFlow): after a warm-up at
+            full size they would not ask the system for any. None: warm up at full size.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Strategy:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     environment: Mapping[str, str] = field(default_factory=dict)
+    small: Mapping[str, Any] | None = None
 
 
 @dataclass
