@@ -1,13 +1,9 @@
 """``memmodel train``: a forecaster for the user's own series."""
 
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-
-from memmodel.cli.tables import error_table
 
 
 @click.command("train")
@@ -99,18 +95,16 @@ def command(
     A killed run is finished by the same command with --resume, with the result
     it would have had.
     """
-    from tqdm import tqdm
-
+    from memmodel.cli.parsing import split_names
+    from memmodel.cli.progress import training_bar
+    from memmodel.cli.tables import error_table
     from memmodel.train import TrainOptions, load_series, train
 
-    names = [name.strip() for name in columns.split(",")] if columns else None
-    series = load_series(data, columns=names, missing=missing)
+    series = load_series(data, columns=split_names(columns), missing=missing)
     chosen = TrainOptions(**options)
     for one in series:
         if one.filled:
             click.echo(f"{one.name}: interpolated {one.filled} of {len(one.values)} values")
-    # A log file gets a line every now and then instead of ten a second.
-    progress = partial(tqdm, mininterval=0.1 if sys.stderr.isatty() else 10)
     run = train(
         series,
         chosen,
@@ -118,7 +112,7 @@ def command(
         device=device,
         resume=resume,
         save_every=save_every,
-        progress=progress,
+        progress=training_bar,
     )
     click.echo(error_table(run.errors))
     click.echo(f"saved in {out}")
