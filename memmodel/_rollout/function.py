@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
+
+from memmodel._rollout.checks import check_arguments
+from memmodel._rollout.eager import rollout_eager
+from memmodel._rollout.fast import has_fast_path
+from memmodel._rollout.plain import rollout_plain
 
 
 def rollout(
@@ -31,8 +35,9 @@ def rollout(
     Raises:
         ValueError: an argument breaks one of the rules above.
     """
-    memory = start
-    for i in range(steps):
-        slot = cell(memory) if inputs is None else cell(memory, inputs[:, i])
-        memory = torch.cat([memory, slot.unsqueeze(1)], dim=1)
-    return memory
+    check_arguments(cell, start, steps, inputs)
+    if not recompute:
+        return rollout_plain(cell, start, steps, inputs)
+    if has_fast_path(cell):
+        return cell.fast_rollout(start, steps, inputs)
+    return rollout_eager(cell, start, steps, inputs)

@@ -1,0 +1,146 @@
+"""Eager rollout: one autograd node for all steps, which runs the cell again in backward."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memmodel._rollout.ambient import RandomTape, autocast_as, autocast_dtype
+from memmodel._rollout.capture import CapturedCell, Cell
+from memmodel._rollout.checks import check_slot
+from memmodel._rollout.guard import MutationGuard, check_gradients_reach, sequence_mark
+from memmodel._rollout.steps import Step, StepGradient, StepInputs, allocate, walk_back, write_slots
+
+
+def rollout_eager(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
+    """Memory of ``start`` and ``steps`` slots of ``cell``, keeping nothing but that memory."""
+    if torch.is_grad_enabled():
+        captured = CapturedCell(cell)
+        return _Rollout.apply(captured, steps, start, inputs, *captured.tensors)
+    memory = allocate(start, steps)
+    cast = torch.is_autocast_enabled(start.device.type)
+    write_slots(cell, memory, start.shape[1], inputs, cast=cast)
+    return memory
+
+
+class _Rollout(torch.autograd.Function):
+    """Saves the final memory only.
+
+    Backward walks the steps in reverse. The slots that a step read are the first slots of the
+    final memory, so the cell runs again on a view of it; the gradients of all reads add up in one
+    buffer of the memory's size.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        captured: CapturedCell,
+        steps: int,
+        start: Tensor,
+        inputs: Tensor | None,
+        *tensors: Tensor,
+    ) -> Tensor:
+        ctx.captured, ctx.k0 = captured, start.shape[1]
+        ctx.autocast = autocast_dtype(start.device.type)
+        ctx.tape = RandomTape(start.device)
+        memory = allocate(start, steps)
+        guard = MutationGuard(captured, tensors, memory, inputs)
+        leaves = [
+            tensor.requires_grad_(needed)
+            for tensor, needed in zip(guard.tensors, ctx.needs_input_grad[4:], strict=True)
+        ]
+
+        def before_write(i: int) -> None:
+            guard.check_and_expect_write()
+            ctx.tape.record(i)
+
+        captured.run(
+            leaves,
+            lambda cell: write_slots(
+                _probing(cell, leaves),
+                memory,
+                ctx.k0,
+                inputs,
+                cast=ctx.autocast is not None,
+                before_write=before_write,
+            ),
+        )
+        ctx.save_for_backward(memory, inputs, *tensors)
+        return memory
+
+    @staticmethod
+    def backward(ctx: Any, grad_memory: Tensor) -> tuple[Tensor | None, ...]:
+        memory, inputs, *tensors = ctx.saved_tensors
+        needs_start, needs_inputs, *needs = ctx.needs_input_grad[2:]
+        cast = ctx.autocast is not None
+        leaves = [
+            tensor.detach().requires_grad_(needed)
+            for tensor, needed in zip(tensors, needs, strict=True)
+        ]
+        totals: list[Tensor | None] = [None] * len(leaves)
+        grad_inputs = torch.zeros_like(inputs) if needs_inputs else None
+
+        def walk(cell: Cell) -> Tensor:
+            return walk_back(
+                _adding_gradients(cell, leaves, totals, memory, cast=cast),
+                memory.detach(),
+                ctx.k0,
+                inputs,
+                grad_memory,
+                grad_inputs=grad_inputs,
+                before_step=ctx.tape.rewind,
+            )
+
+        with ctx.tape.replaying(), autocast_as(memory.device.type, ctx.autocast):
+            grad_start = ctx.captured.run(leaves, walk)
+        return None, None, grad_start if needs_start else None, grad_inputs, *totals
+
+
+def _probing(cell: Cell, tensors: Sequence[Tensor]) -> Step:
+    """``cell``, its first call checked for gradients that would be lost."""
+    probed = False
+
+    def step(prefix: Tensor, *inputs: Tensor) -> Tensor:
+        nonlocal probed
+        if probed:
+            return cell(prefix, *inputs)
+        probed = True
+        with torch.enable_grad():
+            mark = sequence_mark()
+            slot = cell(prefix, *inputs)
+        if isinstance(slot, Tensor) and slot.requires_grad:
+            check_gradients_reach(slot, tensors, mark)
+            slot = slot.detach()
+        return slot
+
+    return step
+
+
+def _adding_gradients(
+    cell: Cell, leaves: Sequence[Tensor], totals: list[Tensor | None], memory: Tensor, *, cast: bool
+) -> StepGradient:
+    """One step of backward; adds the gradients of ``leaves`` to ``totals``, None where unused."""
+    wanted = [i for i, leaf in enumerate(leaves) if leaf.requires_grad]
+
+    def step_gradient(
+        prefix: Tensor, inputs: StepInputs, grad_slot: Tensor, into: Sequence[Tensor]
+    ) -> None:
+        reads = [prefix.detach().requires_grad_()]
+        reads += [x.detach().requires_grad_(len(into) > 1) for x in inputs]
+        with torch.enable_grad():
+            slot = cell(*reads)
+        check_slot(slot, memory, cast=cast)
+        if not slot.requires_grad:
+            return
+        sources = reads[: len(into)] + [leaves[i] for i in wanted]
+        grads = torch.autograd.grad(slot, sources, grad_slot.to(slot.dtype), allow_unused=True)
+        for total, grad in zip(into, grads, strict=False):
+            if grad is not None:
+                total.add_(grad)
+        for i, grad in zip(wanted, grads[len(into) :], strict=True):
+            if grad is not None:
+                sum_so_far = totals[i]
+                totals[i] = grad.clone() if sum_so_far is None else sum_so_far.add_(grad)
+
+    return step_gradient

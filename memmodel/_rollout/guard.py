@@ -1,0 +1,112 @@
+"""Refusals where recomputation would give a wrong gradient: mutated state, unreachable tensors."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from memmodel._rollout.capture import CapturedCell
+
+
+class MutationGuard:
+    """Notices a cell that writes to what its recomputation reads.
+
+    The cell runs on copies of its buffers, so that a refused cell leaves them unharmed.
+
+    Args:
+        captured: the cell.
+        tensors: its tensors.
+        memory: the memory that prefixes are views of.
+        inputs: the rollout's inputs.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedCell,
+        tensors: Sequence[Tensor],
+        memory: Tensor,
+        inputs: Tensor | None,
+    ) -> None:
+        self._captured = captured
+        self.tensors = [
+            tensor.clone() if buffer else tensor.detach()
+            for tensor, buffer in zip(tensors, captured.buffers, strict=True)
+        ]
+        self._versions = [tensor._version for tensor in self.tensors]
+        self._memory, self._memory_version = memory, memory._version
+        self._inputs = inputs
+        self._inputs_version = None if inputs is None else inputs._version
+
+    def check_and_expect_write(self) -> None:
+        """Raise RuntimeError if the cell wrote; the rollout's own write of a slot comes next."""
+        if self._memory._version != self._memory_version:
+            raise RuntimeError(
+                "cell must not modify the prefix it is given: clone it before writing to it"
+            )
+        self._memory_version += 1
+        if self._inputs is not None and self._inputs._version != self._inputs_version:
+            raise RuntimeError("cell must not modify its inputs in place: clone them first")
+        if [tensor._version for tensor in self.tensors] != self._versions:
+            self._refuse(
+                next(
+                    name
+                    for name, tensor, version in zip(
+                        self._captured.names, self.tensors, self._versions, strict=True
+                    )
+                    if tensor._version != version
+                )
+            )
+        replaced = self._captured.replaced_buffer(self.tensors)
+        if replaced is not None:
+            self._refuse(replaced)
+
+    def _refuse(self, name: str) -> None:
+        raise RuntimeError(
+            f"cell must not modify its buffers or parameters, but it modified {name!r}: "
+            "backward runs the cell again and needs them as they were. Call cell.eval() if that "
+            "stops it (BatchNorm, spectral norm), or use recompute=False"
+        )
+
+
+def sequence_mark() -> int:
+    """A number between those of the autograd nodes made before and after this call."""
+    node = torch.empty((), requires_grad=True).view(()).grad_fn
+    return cast(Node, node)._sequence_nr()
+
+
+def check_gradients_reach(slot: Tensor, known: Sequence[Tensor], mark: int) -> None:
+    """Raise if the graph of ``slot`` holds anything but ``known`` leaves and nodes since ``mark``.
+
+    Backward would silently leave out the gradient of whatever else is there.
+
+    Raises:
+        RuntimeError: the cell uses a tensor with gradients that is not one of its parameters.
+    """
+    leaves = {id(tensor) for tensor in known}
+    if slot.grad_fn is None and slot.requires_grad and id(slot) not in leaves:
+        _refuse_unreachable(slot)
+    stack, seen = [slot.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) not in leaves:
+            _refuse_unreachable(variable)
+        if variable is None and node._sequence_nr() < mark:
+            _refuse_unreachable(None)
+        stack += [following for following, _ in node.next_functions]
+
+
+def _refuse_unreachable(tensor: Tensor | None) -> None:
+    what = "a tensor computed outside it" if tensor is None else f"a {type(tensor).__name__}"
+    shape = "" if tensor is None else f" of shape {tuple(tensor.shape)}"
+    raise RuntimeError(
+        f"cell computes with {what}{shape} that requires a gradient but is neither a parameter of "
+        "the cell nor captured by it in a way rollout can follow, so its gradient would be lost. "
+        "Register it (nn.Parameter, submodule) on an nn.Module cell, pass it through start or "
+        "inputs, detach it, or use recompute=False"
+    )
