@@ -1,1 +1,36 @@
-"""Placeholder."""
+"""Run what was trained: a small runner, streaming sessions, batch inference and HTTP.
+
+Names are imported on first use; nothing here imports torch unless a torch artifact is loaded.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memmodel.serve.batch import BatchReport as BatchReport
+    from memmodel.serve.batch import run_batch as run_batch
+    from memmodel.serve.runner import Runner as Runner
+    from memmodel.serve.session import Session as Session
+    from memmodel.serve.session import Snapshot as Snapshot
+
+_HOME = {
+    "BatchReport": "memmodel.serve.batch",
+    "Runner": "memmodel.serve.runner",
+    "Session": "memmodel.serve.session",
+    "Snapshot": "memmodel.serve.session",
+    "run_batch": "memmodel.serve.batch",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'memmodel.serve' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
