@@ -1,5 +1,0 @@
-"""SlotMemory (placeholder until its own commit)."""
-
-
-class SlotMemory:
-    """Differentiable preallocated memory."""
