@@ -7,14 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memmodel.export.errors import AliasError as AliasError
+    from memmodel.export.errors import ExportError as ExportError
+    from memmodel.export.errors import ParityError as ParityError
     from memmodel.export.metadata import ArtifactError as ArtifactError
     from memmodel.export.metadata import Metadata as Metadata
+    from memmodel.export.onnx_format import to_onnx as to_onnx
     from memmodel.export.reading import read_metadata as read_metadata
+    from memmodel.export.report import ExportReport as ExportReport
 
 _HOME = {
+    "AliasError": "memmodel.export.errors",
     "ArtifactError": "memmodel.export.metadata",
+    "ExportError": "memmodel.export.errors",
+    "ExportReport": "memmodel.export.report",
     "Metadata": "memmodel.export.metadata",
+    "ParityError": "memmodel.export.errors",
     "read_metadata": "memmodel.export.reading",
+    "to_onnx": "memmodel.export.onnx_format",
 }
 
 __all__ = sorted(_HOME)

@@ -1,0 +1,148 @@
+"""What a network takes and gives, learnt from its cell or from the caller's example."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from memmodel.cells import AttentionCell, RecurrentCell
+from memmodel.export.metadata import TensorSpec
+from memmodel.network import MemoryNetwork
+
+# Sizes to trace with: all different and none is 0 or 1, which torch.export would specialise on.
+EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS = 3, 5, 4
+
+_DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64",
+}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name of ``dtype`` in metadata.
+
+    Raises:
+        ValueError: artifacts cannot hold such a tensor.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype must be one of {sorted(_DTYPES.values())}, got {dtype}")
+    return _DTYPES[dtype]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Shapes and dtypes of a network, and a source of values to run it on.
+
+    Attributes:
+        slots: slots to draw from, ``(n, *slot)``.
+        inputs: per-step inputs to draw from, ``(n, *input)``; None where the cell takes none.
+        output: one step's output of the head, without the batch; None without a head.
+    """
+
+    slots: Tensor
+    inputs: Tensor | None
+    output: Tensor | None
+
+    @property
+    def slot_shape(self) -> tuple[int, ...]:
+        """Shape of one slot."""
+        return tuple(self.slots.shape[1:])
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Shape of one step's input."""
+        return None if self.inputs is None else tuple(self.inputs.shape[1:])
+
+    @property
+    def dtype(self) -> str:
+        """Name of the memory's dtype."""
+        return dtype_name(self.slots.dtype)
+
+    def draw(self, batch: int, k0: int, steps: int) -> tuple[Tensor, Tensor | None]:
+        """Draw ``start (batch, k0, *slot)`` and ``inputs (batch, steps, *input)``."""
+        start = _draw(self.slots, batch, k0)
+        return start, None if self.inputs is None else _draw(self.inputs, batch, steps)
+
+    def slot_spec(self, name: str, *lead: str) -> TensorSpec:
+        """Spec of slots with the leading dimensions ``lead``."""
+        return TensorSpec(name, self.dtype, (*lead, *self.slot_shape))
+
+    def input_specs(self, name: str, *lead: str) -> tuple[TensorSpec, ...]:
+        """Spec of the cell's input; empty where it takes none."""
+        if self.inputs is None:
+            return ()
+        return (TensorSpec(name, dtype_name(self.inputs.dtype), (*lead, *self.inputs.shape[1:])),)
+
+    def output_specs(self, *lead: str) -> tuple[TensorSpec, ...]:
+        """Spec of the head's output; empty where there is no head."""
+        if self.output is None:
+            return ()
+        return (TensorSpec("output", dtype_name(self.output.dtype), (*lead, *self.output.shape)),)
+
+
+def interface_of(network: MemoryNetwork, start: Tensor | None, inputs: Tensor | None) -> Interface:
+    """Learn what ``network`` takes and gives.
+
+    Args:
+        network: in eval mode.
+        start: example ``(B, k0, *slot)``; may be None for the library's own cells.
+        inputs: example ``(B, steps, *input)``; may be None where the cell takes none, and for the
+            library's own cells.
+
+    Raises:
+        TypeError: ``network`` is no :class:`memmodel.MemoryNetwork`.
+        ValueError: an example is missing or its shape is wrong.
+    """
+    if not isinstance(network, MemoryNetwork):
+        raise TypeError(f"network must be a MemoryNetwork, got {type(network).__name__}")
+    slots = _flatten(start, "start") if start is not None else _known_slots(network)
+    values = _flatten(inputs, "inputs") if inputs is not None else _known_inputs(network, slots)
+    interface = Interface(slots, values, None)
+    if network.head is None:
+        return interface
+    start, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS)
+    output = network(start, EXAMPLE_STEPS, inputs)
+    if output.shape[:2] != (EXAMPLE_BATCH, EXAMPLE_STEPS):
+        raise ValueError(
+            f"head must give (B, steps, ...) = ({EXAMPLE_BATCH}, {EXAMPLE_STEPS}, ...), "
+            f"got {tuple(output.shape)}"
+        )
+    return Interface(slots, values, output[0, 0])
+
+
+def _flatten(example: Tensor, name: str) -> Tensor:
+    if example.ndim < 2 or 0 in example.shape[:2]:
+        raise ValueError(
+            f"{name} must be an example (B, {'k0' if name == 'start' else 'steps'}, ...) "
+            f"with at least one row and slot, got shape {tuple(example.shape)}"
+        )
+    return example.detach().flatten(0, 1)
+
+
+def _known_slots(network: MemoryNetwork) -> Tensor:
+    cell = network.cell
+    if isinstance(cell, AttentionCell):
+        width, weight = cell.slot_dim, cell.query.weight
+    elif isinstance(cell, RecurrentCell):
+        width, weight = cell.rnn.input_size, next(cell.rnn.parameters())
+    else:
+        raise ValueError(
+            f"start must be given, an example (B, k0, *slot): "
+            f"the shape of a slot of {type(cell).__name__} is not known"
+        )
+    return torch.randn(64, width, dtype=weight.dtype, device=weight.device)
+
+
+def _known_inputs(network: MemoryNetwork, slots: Tensor) -> Tensor | None:
+    cell = network.cell
+    if isinstance(cell, AttentionCell) and cell.input_dim is not None:
+        return torch.randn(64, cell.input_dim, dtype=slots.dtype, device=slots.device)
+    return None
+
+
+def _draw(source: Tensor, batch: int, length: int) -> Tensor:
+    rows = torch.randint(len(source), (batch, length), device=source.device)
+    return source[rows]

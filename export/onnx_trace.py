@@ -1,0 +1,108 @@
+"""One PyTorch module as an ONNX model."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import torch
+from onnxscript.values import Opset
+from torch import Tensor, nn
+
+import memmodel.ops  # noqa: F401  (registers torch.ops.memmodel)
+from memmodel.export.errors import ExportError
+
+FIRST_OPSET = 18  # what the exporter of torch.onnx produces natively
+LAST_OPSET = 24
+_TENSOR_SCATTER = 24
+
+_Dims = dict[int, str]
+
+
+def trace(
+    module: nn.Module,
+    args: Sequence[Tensor],
+    *,
+    inputs: Sequence[tuple[str, _Dims]],
+    outputs: Sequence[str],
+    opset: int,
+) -> onnx.ModelProto:
+    """Export ``module``.
+
+    Args:
+        module: takes ``args`` and returns a tuple.
+        args: example tensors.
+        inputs: name and free dimensions ``{dimension: name}`` of each argument.
+        outputs: names of the results.
+        opset: ONNX opset, 18 to 24.
+
+    Raises:
+        ExportError: the module cannot be expressed in ONNX with these free dimensions.
+    """
+    free = torch.export.Dim.DYNAMIC
+    shapes = tuple(dict.fromkeys(dims, free) for _, dims in inputs)
+    op = torch.ops.memmodel.slot_write.default
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                module.eval(),
+                tuple(args),
+                input_names=[name for name, _ in inputs],
+                output_names=list(outputs),
+                opset_version=opset,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                external_data=False,
+                verbose=False,
+                custom_translation_table={op: _slot_write(opset)},
+            )
+    except Exception as error:
+        raise ExportError(f"torch.onnx cannot express {_name(module)}: {error}") from error
+    assert program is not None
+    model = program.model_proto
+    got = {entry.domain: entry.version for entry in model.opset_import}
+    if got != {"": opset}:
+        raise ExportError(f"torch.onnx gave opsets {got} for {_name(module)}, wanted {opset} only")
+    for value, (_, dims) in zip(model.graph.input, inputs, strict=True):
+        for dimension, name in dims.items():
+            value.type.tensor_type.shape.dim[dimension].dim_param = name
+    return model
+
+
+def _slot_write(opset: int) -> Any:
+    """``torch.ops.memmodel.slot_write`` of one slot in ONNX."""
+    op = Opset("", opset)
+
+    def tensor_scatter(memory: Any, value: Any, index: Any) -> Any:
+        return op.TensorScatter(memory, value, index, axis=1)
+
+    def scatter_nd(memory: Any, value: Any, index: Any) -> Any:
+        slot_axis = op.Constant(value_ints=[1])
+        batch = op.Squeeze(op.Shape(index))
+        rows = op.Range(op.Constant(value_int=0), batch, op.Constant(value_int=1))
+        where = op.Concat(op.Unsqueeze(rows, slot_axis), op.Unsqueeze(index, slot_axis), axis=1)
+        return op.ScatterND(memory, where, op.Squeeze(value, slot_axis))
+
+    return tensor_scatter if opset >= _TENSOR_SCATTER else scatter_nd
+
+
+def _name(module: nn.Module) -> str:
+    inner = getattr(module, "cell", module)
+    return type(inner).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch.onnx says about itself and a user can do nothing about."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # "torchvision is not installed"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
+            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+            yield
+    finally:
+        logger.setLevel(level)
