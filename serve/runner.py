@@ -16,10 +16,12 @@ class Runner:
 
     Args:
         model: the loaded model.
+        path: what it was loaded from.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, path: str | Path) -> None:
         self._model = model
+        self.path = Path(path)
 
     @classmethod
     def load(
@@ -42,7 +44,7 @@ class Runner:
             ValueError: ``path`` is no such model, or is damaged or too new; a bad ``device``.
             RuntimeError: the device asked for cannot be used.
         """
-        return cls(load_model(path, device, threads))
+        return cls(load_model(path, device, threads), path)
 
     @property
     def signature(self) -> Signature:

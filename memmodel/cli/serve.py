@@ -1,0 +1,75 @@
+"""``memmodel serve``: batch inference over files, or an HTTP and gRPC service."""
+
+from pathlib import Path
+
+import click
+
+
+@click.group("serve")
+def command() -> None:
+    """Run a model over files or as an HTTP service.
+
+    MODEL is a file that `memmodel export` wrote, or a directory that `memmodel train` saved.
+    """
+
+
+@command.command("batch")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("source", metavar="INPUT", type=click.Path(path_type=Path))
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(min=0), required=True, help="Slots to write per row.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Rows per call of the model.  [default: what fits the free memory]",
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="This process, or a Ray cluster (needs the extra 'ray').",
+)
+@click.option("--strict", is_flag=True, help="Stop at the first bad row instead of listing it.")
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--restart", is_flag=True, help="Forget stored work of an earlier command.")
+def batch(
+    model: Path,
+    source: Path,
+    output: Path,
+    steps: int,
+    batch_size: int | None,
+    device: str,
+    engine: str,
+    strict: bool,
+    force: bool,
+    restart: bool,
+) -> None:
+    """Roll out every row of INPUT and write the results to OUTPUT.
+
+    INPUT is a .npy file (start), an .npz, .safetensors or .parquet file with start and inputs,
+    or a directory of such files; OUTPUT is written in the format that its suffix names. Files may
+    be larger than memory. After a crash or Ctrl-C, the same command goes on where it stopped.
+
+    Rows that cannot be served are listed in OUTPUT.errors.jsonl.
+    """
+    from memmodel.serve import Runner, run_batch
+
+    runner = Runner.load(model, device)
+    click.echo(f"{runner}", err=True)
+    report = run_batch(
+        runner,
+        source,
+        output,
+        steps=steps,
+        batch=batch_size,
+        strict=strict,
+        engine=engine,
+        force=force,
+        restart=restart,
+        progress=True,
+    )
+    click.echo(f"Wrote {report.output}: {report.rows - report.failed} of {report.rows} rows served")
+    for path in report.errors:
+        click.echo(f"Rows that were not served, and why: {path}")
