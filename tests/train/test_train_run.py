@@ -147,3 +147,16 @@ def test_divergence_is_an_error(tmp_path):
 def test_unknown_device(tmp_path):
     with pytest.raises(ValueError, match="device 'abacus' cannot be used here"):
         train(waves(), TrainOptions(**SMALL), tmp_path, device="abacus")
+
+
+def test_compiled_training_gives_the_same_run(tmp_path):
+    options = {**SMALL, "epochs": 1, "stride": 2}
+    eager = train(waves(), TrainOptions(**options), tmp_path / "eager")
+    compiled = train(waves(), TrainOptions(**options, compile=True), tmp_path / "compiled")
+    for name, errors in eager.errors.items():
+        assert compiled.errors[name] == pytest.approx(errors, rel=1e-3)
+    # What is saved is the plain network.
+    loaded = MemoryNetwork.load(tmp_path / "compiled")
+    start = torch.randn(2, 24, 16)
+    inputs = torch.randn(2, 6, 5)
+    torch.testing.assert_close(loaded(start, 6, inputs), compiled.network(start, 6, inputs))
