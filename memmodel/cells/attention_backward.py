@@ -84,7 +84,7 @@ class _Backward:
         heads: int,
         scale: float,
     ) -> None:
-        B, N, D = memory.shape
+        D = memory.shape[2]
         self.memory, self.inputs, self.first, self.heads, self.scale = (
             memory, inputs, first, heads, scale,
         )  # fmt: skip
@@ -117,7 +117,7 @@ class _Backward:
             self._add_older_slots(block)
             self._add_weights(block)
             if self.grad_inputs is not None:
-                self._set_inputs(block)
+                self.grad_inputs[:, block.begin : end] = self._grad_inputs(block)
         if carry is not None:
             self._add_newest(self.grad_memory[self.first - 1], carry)
         return Gradients(
@@ -235,9 +235,9 @@ class _Backward:
         grads.controller_bias.add_(grad_hidden.sum(0))
         grads.output_bias.add_(grad_slot.sum(0))
 
-    def _set_inputs(self, block: _Block) -> None:
+    def _grad_inputs(self, block: _Block) -> Tensor:
+        """Gradient of the block's inputs, ``(B, n, I)``."""
         D = self.memory.shape[2]
-        n = block.features.shape[0]
         grad = torch.matmul(block.grad_query, self.weights.query[:, D:])
         grad += torch.matmul(block.grad_hidden, self.weights.controller[:, D : self.z_width])
-        self.grad_inputs[:, block.begin : block.begin + n] = grad.transpose(0, 1)
+        return grad.transpose(0, 1)

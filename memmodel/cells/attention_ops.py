@@ -7,6 +7,7 @@ from torch import Tensor
 
 from memmodel.cells import attention_backward, attention_forward
 from memmodel.cells.attention_forward import Weights
+from memmodel.cells.autograd import refuse_second_order
 
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -74,16 +75,9 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return start, *others, None, None, None
 
 
-def _refuse_second_order(ctx: Any, *grads: Any) -> None:
-    raise RuntimeError(
-        "the attention rollout has first-order gradients only: for higher orders use "
-        "memmodel.rollout(..., recompute=False)"
-    )
-
-
 torch.library.register_autograd(
     "memmodel::attention_rollout", _differentiate, setup_context=_save_for_backward, lib=_LIBRARY
 )
 torch.library.register_autograd(
-    "memmodel::attention_rollout_backward", _refuse_second_order, lib=_LIBRARY
+    "memmodel::attention_rollout_backward", refuse_second_order, lib=_LIBRARY
 )

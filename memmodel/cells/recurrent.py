@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memmodel.cells.recurrent_ops import recurrent_rollout
+
 _KINDS: dict[str, type[nn.RNNBase]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 
 
@@ -71,3 +73,24 @@ class RecurrentCell(nn.Module):
         if self.rnn.batch_first:
             return self.rnn(prefix)[0][:, -1]
         return self.rnn(prefix.transpose(0, 1))[0][-1]
+
+    def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
+        """What :func:`memmodel.rollout` runs: the plain form's numbers at O(1) per step.
+
+        Args:
+            start: slots present before the rollout, ``(B, k0, D)`` with k0 ≥ 1.
+            steps: number of slots to write.
+            inputs: None; the cell takes no inputs.
+
+        Returns:
+            The memory ``(B, k0 + steps, D)``; first-order gradients only.
+        """
+        rnn = self.rnn
+        return recurrent_rollout(
+            start,
+            [weight for layer in rnn.all_weights for weight in layer],
+            mode=rnn.mode,
+            layers=rnn.num_layers,
+            bias=rnn.bias,
+            steps=steps,
+        )
