@@ -1,0 +1,1 @@
+"""The parts of ``memmodel demo``: from a public time series to a served, plotted forecaster."""
