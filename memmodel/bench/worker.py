@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -83,8 +84,21 @@ def _answer(session: Session, line: str) -> dict[str, Any]:
         return {"error": message, "traceback": traceback.format_exc()}
 
 
+def _end_with_parent() -> None:
+    """Keep no machine busy for a parent that was killed in mid-repetition."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main() -> None:
     """Answer requests until standard input closes."""
+    _end_with_parent()
     # Libraries print to standard output: keep the channel of answers to ourselves.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
