@@ -121,9 +121,9 @@ def command(
 
 def _measure(rollout: Rollout, steps: Sequence[int], **options: Any) -> Points:
     """Measure with a progress bar that says what is being done."""
-    from memmodel.cli.progress import training_bar
+    from memmodel.cli.progress import progress_bar
 
-    with training_bar(total=len(steps), unit="size", desc="measuring") as bar:
+    with progress_bar(total=len(steps), unit="size", desc="measuring") as bar:
 
         def report(count: int, line: str) -> None:
             bar.set_postfix_str(f"{count} steps, {line}" if count else line, refresh=False)

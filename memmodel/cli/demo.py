@@ -39,7 +39,7 @@ def command(
     Exits with 1 if a result that it promises is not reached.
     """
     from memmodel.cli.parsing import split_names
-    from memmodel.cli.progress import training_bar
+    from memmodel.cli.progress import progress_bar
     from memmodel.demo.data import COLUMNS, SOURCE, TITLE, co2_file
     from memmodel.demo.flow import Demo
     from memmodel.train import TrainOptions, load_series
@@ -51,6 +51,6 @@ def command(
         demo = Demo(out, title=data.name, source=str(data), unit="point", echo=click.echo)
     else:
         demo = Demo(out, title=TITLE, source=SOURCE, unit="week", echo=click.echo)
-    unreached = demo.run(series, options, progress=training_bar)
+    unreached = demo.run(series, options, progress=progress_bar)
     if unreached:
         raise click.ClickException(f"not reached: {'; '.join(unreached)}")

@@ -6,6 +6,6 @@ from typing import Any
 from tqdm import tqdm
 
 
-def training_bar(**arguments: Any) -> "tqdm[Any]":
+def progress_bar(**arguments: Any) -> "tqdm[Any]":
     """A tqdm bar on stderr; a log file gets a line every ten seconds instead of ten a second."""
     return tqdm(mininterval=0.1 if sys.stderr.isatty() else 10.0, **arguments)

@@ -96,7 +96,7 @@ def command(
     it would have had.
     """
     from memmodel.cli.parsing import split_names
-    from memmodel.cli.progress import training_bar
+    from memmodel.cli.progress import progress_bar
     from memmodel.cli.tables import error_table
     from memmodel.train import TrainOptions, load_series, train
 
@@ -112,7 +112,7 @@ def command(
         device=device,
         resume=resume,
         save_every=save_every,
-        progress=training_bar,
+        progress=progress_bar,
     )
     click.echo(error_table(run.errors))
     click.echo(f"saved in {out}")

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from memmodel.demo.cost import BATCH, CAT, MEMMODEL, STEPS, WIDTH, measure_costs
-from memmodel.demo.plots import plot_costs, plot_forecasts
+from memmodel.bench import describe_machine
+from memmodel.bench.plot import plot_sweep
+from memmodel.bench.sweep import CAT, MEMMODEL, Points, Rollout, sweep, to_json
+from memmodel.demo.plots import plot_forecasts
 from memmodel.demo.serving import export, pytorch_heldout, serve_heldout
 from memmodel.demo.tables import cost_table, score_table
 from memmodel.train.baselines import baselines
@@ -20,11 +22,14 @@ from memmodel.train.run import Run, train
 from memmodel.train.series import Series
 from memmodel.train.split import Values
 
+STEPS = (64, 128, 256, 512)
 MUST_BEAT = ("last value", "seasonal naive")
 # Largest deviation of served forecasts from PyTorch's, in units of the series' scale: float32
 # rounding, carried through a horizon of steps.
 PARITY = 1e-4
 SUMMARY = "demo.json"
+
+Progress = Callable[..., "tqdm[Any]"]
 
 
 class Demo:
@@ -61,7 +66,7 @@ class Demo:
         options: TrainOptions,
         *,
         steps: Sequence[int] = STEPS,
-        progress: Callable[..., "tqdm[Any]"] = tqdm,
+        progress: Progress = tqdm,
     ) -> list[str]:
         """Go through all stages.
 
@@ -106,9 +111,7 @@ class Demo:
             filled = f", {one.filled} of them missing and interpolated" if one.filled else ""
             self._echo(f"  {one.name}: {len(one.values)} {self.unit}s{filled}")
 
-    def _train(
-        self, series: Sequence[Series], options: TrainOptions, progress: Callable[..., "tqdm[Any]"]
-    ) -> Run:
+    def _train(self, series: Sequence[Series], options: TrainOptions, progress: Progress) -> Run:
         self._echo(
             f"\nTraining: {options.horizon} {self.unit}s from the {options.window} before, "
             f"{options.epochs} epochs"
@@ -168,23 +171,40 @@ class Demo:
             unit=self.unit,
         )
 
-    def _measure(self, steps: Sequence[int], progress: Callable[..., "tqdm[Any]"]) -> None:
-        what = f"a training step of an AttentionCell, {BATCH} rows, slots of {WIDTH}"
+    def _measure(self, steps: Sequence[int], progress: Progress) -> None:
+        rollout = Rollout(cell="attention", batch=16, slot=(64,))
+        what = "a training step of an attention cell, 16 rows, slots of 64"
         self._echo(f"\nCost of {what}, on this machine:")
-        costs = []
         with progress(total=len(steps), unit="size", desc="measuring") as bar:
-            for count in steps:
-                costs += measure_costs(count)
-                bar.update()
-        self._echo(cost_table(costs))
-        plot_costs(self.directory / "cost.png", costs, title=f"Forward and backward of {what}")
-        peaks = {cost.strategy: cost.peak_bytes for cost in costs if cost.steps == max(steps)}
-        if not peaks[MEMMODEL] < peaks[CAT]:
+
+            def report(count: int, line: str) -> None:
+                bar.update(sum(done < count for done in steps) - bar.n)
+
+            points = sweep(rollout, steps, rounds=3, report=report)
+            bar.update(len(steps) - bar.n)
+        self._echo(cost_table(points))
+        machine = describe_machine()
+        plot_sweep(
+            self.directory / "cost.png",
+            points,
+            title=f"Cost of {what}",
+            note=f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}",
+        )
+        self._summary["costs"] = to_json(rollout, points, machine)
+        self._judge(points)
+
+    def _judge(self, points: Points) -> None:
+        for steps, rows in points.items():
+            for name, row in rows.items():
+                if row.error is not None:
+                    self._unreached.append(f"{name} at {steps} steps: {row.error}")
+        last = points[max(points)]
+        cat, ours = last[CAT].peak_bytes, last[MEMMODEL].peak_bytes
+        if cat is not None and ours is not None and not ours < cat:
             self._unreached.append(
-                f"memmodel's peak memory at {max(steps)} steps, {peaks[MEMMODEL]} bytes, "
-                f"is not below torch.cat's {peaks[CAT]}"
+                f"memmodel's peak memory at {max(points)} steps, {ours} bytes, is not below "
+                f"torch.cat's {cat}"
             )
-        self._summary["costs"] = [vars(cost) for cost in costs]
 
     def _finish(self, seconds: float) -> None:
         self._summary |= {

@@ -1,6 +1,6 @@
-"""The demo's pictures."""
+"""The demo's picture of its forecasts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
 
-from memmodel.demo.cost import CAT, MEMMODEL, Cost
 from memmodel.train.split import Windows
 
 Values = npt.NDArray[np.float64]
@@ -49,19 +47,7 @@ def plot_forecasts(
     above.set_xlabel(f"{unit} of the series; a forecast begins at each vertical line")
     _draw_errors(below, windows, mine, forecasts)
     below.set_xlabel(f"{unit}s ahead")
-    figure.savefig(path)
-
-
-def plot_costs(path: Path, costs: Sequence[Cost], title: str) -> None:
-    """Draw peak memory and time of a training step against the number of steps."""
-    figure = Figure(figsize=(11, 4.6), dpi=120, layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize="medium")
-    memory, time = figure.subplots(1, 2)
-    _draw_costs(memory, costs, [cost.peak_bytes / 2**20 for cost in costs], "{:.0f} MiB")
-    memory.set_title("Peak memory of forward + backward, MiB", fontsize="medium")
-    _draw_costs(time, costs, [cost.seconds * 1e3 for cost in costs], "{:.0f} ms")
-    time.set_title("Time of forward + backward, ms", fontsize="medium")
-    figure.savefig(path)
+    figure.savefig(path, format="png")
 
 
 def _draw_tail(
@@ -99,25 +85,6 @@ def _draw_errors(
     axes.set_ylim(0, high * 1.4)  # room for the legend
     axes.set_ylabel(f"mean absolute error,\n{len(mine)} held-out windows")
     axes.legend(loc="upper left", frameon=False, ncols=2)
-    _clean(axes)
-
-
-def _draw_costs(axes: Axes, costs: Sequence[Cost], values: Sequence[float], form: str) -> None:
-    for name, color in ((CAT, "#D55E00"), (MEMMODEL, "#0072B2")):
-        steps = [cost.steps for cost in costs if cost.strategy == name]
-        mine = [value for cost, value in zip(costs, values, strict=True) if cost.strategy == name]
-        axes.plot(steps, mine, color=color, marker="o", linewidth=2, label=name)
-        axes.annotate(
-            form.format(mine[-1]), (steps[-1], mine[-1]), xytext=(8, 0), color=color,
-            textcoords="offset points", va="center",
-        )  # fmt: skip
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(steps, [str(count) for count in steps])
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.margins(x=0.16)
-    axes.set_xlabel("steps")
-    axes.legend(loc="upper left", frameon=False)
     _clean(axes)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from memmodel.demo.cost import CAT, MEMMODEL, Cost
+from memmodel.bench.sweep import CAT, MEMMODEL, Points
 
 
 def score_table(scores: Mapping[str, float]) -> str:
@@ -20,21 +20,35 @@ def score_table(scores: Mapping[str, float]) -> str:
     return "\n".join(lines)
 
 
-def cost_table(costs: Sequence[Cost]) -> str:
-    """Peak memory and time against steps, and the ratios at the greatest number of steps."""
-    steps = sorted({cost.steps for cost in costs})
-    by_key = {(cost.strategy, cost.steps): cost for cost in costs}
-    lines = [f"    {'steps':<24}" + "".join(f"{count:>9}" for count in steps)]
+def cost_table(points: Points) -> str:
+    """Peak memory and time against steps, and the ratios at the greatest number of steps.
+
+    Args:
+        points: what :func:`memmodel.bench.sweep.sweep` found; a figure that is missing is a dash.
+    """
+    lines = [_row("steps", [str(count) for count in points])]
     for name in (CAT, MEMMODEL):
-        peaks = [by_key[name, count].peak_bytes / 2**20 for count in steps]
-        lines.append(f"    {name + ', peak MiB':<24}" + "".join(f"{x:>9.1f}" for x in peaks))
+        peaks = [rows[name].peak_bytes for rows in points.values()]
+        lines.append(_row(f"{name}, peak MB", [_figure(peak, 1e-6) for peak in peaks]))
     for name in (CAT, MEMMODEL):
-        times = [by_key[name, count].seconds * 1e3 for count in steps]
-        lines.append(f"    {name + ', ms':<24}" + "".join(f"{x:>9.1f}" for x in times))
-    cat, ours = (by_key[name, steps[-1]] for name in (CAT, MEMMODEL))
-    memory, speed = cat.peak_bytes / ours.peak_bytes, cat.seconds / ours.seconds
+        times = [rows[name].best_seconds for rows in points.values()]
+        lines.append(_row(f"{name}, ms", [_figure(seconds, 1e3) for seconds in times]))
+    last = points[max(points)]
+    memory = _ratio(last[CAT].peak_bytes, last[MEMMODEL].peak_bytes)
+    speed = _ratio(last[CAT].best_seconds, last[MEMMODEL].best_seconds)
     lines.append(
-        f"    at {steps[-1]} steps: 1/{memory:.0f} of the memory of torch.cat, "
-        f"{speed:.1f} times as fast"
+        f"    at {max(points)} steps: 1/{memory} of torch.cat's memory, {speed} times as fast"
     )
     return "\n".join(lines)
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"    {name:<24}" + "".join(f"{cell:>9}" for cell in cells)
+
+
+def _figure(value: float | None, factor: float) -> str:
+    return "–" if value is None else f"{value * factor:.1f}"
+
+
+def _ratio(old: float | None, new: float | None) -> str:
+    return f"{old / new:.1f}" if old and new else "–"

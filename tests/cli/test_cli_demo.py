@@ -43,7 +43,8 @@ def test_the_demo_keeps_its_promises(tmp_path):
     assert max(found["export_errors"].values()) < 1e-4
     assert found["served_rows"] == 406
     assert found["served_deviation"] < 1e-4
-    peaks = {(cost["strategy"], cost["steps"]): cost["peak_bytes"] for cost in found["costs"]}
+    points = found["costs"]["points"]
+    peaks = {(point["name"], point["steps"]): point["peak_bytes"] for point in points}
     assert peaks["torch.cat", 512] > 10 * peaks["memmodel", 512]
     assert str(out) in done.stdout
     for name in ("forecast.png", "cost.png"):
