@@ -99,12 +99,15 @@ def command(
     from memmodel.cli.progress import progress_bar
     from memmodel.cli.tables import error_table
     from memmodel.train import TrainOptions, load_series, train
+    from memmodel.train.checkpoint import CHECKPOINT
 
     series = load_series(data, columns=split_names(columns), missing=missing)
     chosen = TrainOptions(**options)
     for one in series:
         if one.filled:
             click.echo(f"{one.name}: interpolated {one.filled} of {len(one.values)} values")
+    if resume and not (out / CHECKPOINT).exists():
+        click.echo(f"no checkpoint in {out} yet: starting from the beginning")
     run = train(
         series,
         chosen,

@@ -51,4 +51,4 @@ def _figure(value: float | None, factor: float) -> str:
 
 
 def _ratio(old: float | None, new: float | None) -> str:
-    return f"{old / new:.1f}" if old and new else "–"
+    return f"{old / new:.2g}" if old and new else "–"
