@@ -2,34 +2,23 @@
 
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
-import torch
 from onnx import helper
 from torch import Tensor
 
 from memmodel.cells import AttentionCell
-from memmodel.export.alias import prove_in_place
-from memmodel.export.errors import ExportError
-from memmodel.export.interface import (
-    EXAMPLE_BATCH,
-    EXAMPLE_SLOTS,
-    EXAMPLE_STEPS,
-    Interface,
-    interface_of,
-)
-from memmodel.export.metadata import ONNX_KEY, Form, Metadata, State, TensorSpec
-from memmodel.export.onnx_rollout import build_rollout
-from memmodel.export.onnx_trace import FIRST_OPSET, LAST_OPSET, trace
-from memmodel.export.parity import Call, Outputs, compare, rollout_by_steps
+from memmodel.export.interface import Interface, interface_of
+from memmodel.export.metadata import ONNX_KEY, Form, Metadata, State
+from memmodel.export.onnx_graphs import buffer_step, prefix_step, rollout
+from memmodel.export.onnx_run import artifact_rollout
+from memmodel.export.onnx_trace import FIRST_OPSET, LAST_OPSET
+from memmodel.export.parity import compare
 from memmodel.export.preserve import preserved
 from memmodel.export.publish import check_target, replacing
-from memmodel.export.report import ExportReport, versions
-from memmodel.export.steps import BufferStep, Head, PrefixStep
+from memmodel.export.report import ExportReport
 from memmodel.network import MemoryNetwork
 
 # protobuf cannot hold more than 2 GB; above this, weights go into a file of their own.
@@ -86,11 +75,11 @@ def to_onnx(
         if form == "rollout":
             if state is not None:
                 raise ValueError(f"state must be None in the rollout form, got {state!r}")
-            model, metadata = _rollout(network, interface, opset)
+            model, metadata = rollout(network, interface, opset)
         elif _step_state(network, state) == "buffer":
-            model, metadata = _buffer_step(network, interface, opset)
+            model, metadata = buffer_step(network, interface, opset)
         else:
-            model, metadata = _prefix_step(network, interface, opset)
+            model, metadata = prefix_step(network, interface, opset)
         metadata, files = _publish(network, interface, model, metadata, path, force=force)
     return ExportReport(path, files, time.perf_counter() - began, metadata)
 
@@ -109,115 +98,6 @@ def _step_state(network: MemoryNetwork, state: State | None) -> State:
     return state
 
 
-def _prefix_step(
-    network: MemoryNetwork, interface: Interface, opset: int, *, with_head: bool = True
-) -> tuple[onnx.ModelProto, Metadata]:
-    prefix, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, 1)
-    outputs = (interface.slot_spec("slot", "batch"),)
-    if with_head:
-        outputs += interface.output_specs("batch")
-    model = trace(
-        PrefixStep(network, with_head=with_head),
-        (prefix,) if inputs is None else (prefix, inputs[:, 0]),
-        inputs=_free([("prefix", {0: "batch", 1: "slots"})], inputs),
-        outputs=[spec.name for spec in outputs],
-        opset=opset,
-    )
-    specs = (
-        interface.slot_spec("prefix", "batch", "slots"),
-        *interface.input_specs("input", "batch"),
-    )
-    rule = "the caller passes the written slots, of any number from 1 on, and stores the new one"
-    return model, _metadata(network, interface, "step", "prefix", specs, outputs, rule, opset)
-
-
-def _buffer_step(
-    network: MemoryNetwork, interface: Interface, opset: int
-) -> tuple[onnx.ModelProto, Metadata]:
-    memory, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, 1)
-    length = torch.full((EXAMPLE_BATCH,), EXAMPLE_SLOTS - 2, device=memory.device)
-    outputs = (
-        interface.slot_spec("memory_out", "batch", "capacity"),
-        interface.slot_spec("slot", "batch"),
-        *interface.output_specs("batch"),
-    )
-    model = trace(
-        BufferStep(network),
-        (memory, length) if inputs is None else (memory, length, inputs[:, 0]),
-        inputs=_free([("memory", {0: "batch", 1: "capacity"}), ("length", {0: "batch"})], inputs),
-        outputs=[spec.name for spec in outputs],
-        opset=opset,
-    )
-    prove_in_place(model.graph, "memory", "memory_out")
-    specs = (
-        interface.slot_spec("memory", "batch", "capacity"),
-        TensorSpec("length", "int64", ("batch",)),
-        *interface.input_specs("input", "batch"),
-    )
-    rule = (
-        "1 <= length < capacity in every row; unwritten slots must be finite; "
-        "memory_out may share the storage of memory"
-    )
-    return model, _metadata(network, interface, "step", "buffer", specs, outputs, rule, opset)
-
-
-def _rollout(
-    network: MemoryNetwork, interface: Interface, opset: int
-) -> tuple[onnx.ModelProto, Metadata]:
-    cell, _ = _prefix_step(network, interface, opset, with_head=False)
-    head = None
-    if network.head is not None:
-        slots, _ = interface.draw(EXAMPLE_BATCH, EXAMPLE_STEPS, 0)
-        free = {0: "batch", 1: "steps"}
-        head = trace(
-            Head(network.head), (slots,), inputs=[("slots", free)], outputs=["output"], opset=opset
-        )
-    specs = (
-        interface.slot_spec("start", "batch", "k0"),
-        TensorSpec("steps", "int64", ()),
-        *interface.input_specs("inputs", "batch", "steps"),
-    )
-    outputs = (
-        interface.slot_spec("memory", "batch", "slots"),
-        *interface.output_specs("batch", "steps"),
-    )
-    rule = "k0 >= 1 and steps >= 0, both free; the memory grows by one slot per step"
-    metadata = _metadata(network, interface, "rollout", None, specs, outputs, rule, opset)
-    return build_rollout(cell, head, specs, outputs), metadata
-
-
-def _free(
-    state: list[tuple[str, dict[int, str]]], inputs: Tensor | None
-) -> list[tuple[str, dict[int, str]]]:
-    return state if inputs is None else [*state, ("input", {0: "batch"})]
-
-
-def _metadata(
-    network: MemoryNetwork,
-    interface: Interface,
-    form: Form,
-    state: State | None,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    capacity: str,
-    opset: int,
-) -> Metadata:
-    return Metadata(
-        format="onnx",
-        form=form,
-        state=state,
-        dtype=interface.dtype,
-        slot_shape=interface.slot_shape,
-        input_shape=interface.input_shape,
-        inputs=inputs,
-        outputs=outputs,
-        capacity=capacity,
-        cell=type(network.cell).__name__,
-        opset=opset,
-        versions=versions("torch", "onnx", "onnxscript"),
-    )
-
-
 def _publish(
     network: MemoryNetwork,
     interface: Interface,
@@ -234,7 +114,7 @@ def _publish(
             _write(model, metadata, temporary, weights)
             onnx.checker.check_model(str(temporary), full_check=True)
             metadata = replace(
-                metadata, parity=compare(network, interface, _runner(temporary, metadata))
+                metadata, parity=compare(network, interface, artifact_rollout(temporary, metadata))
             )
             _write(model, metadata, temporary, weights)
     except BaseException:
@@ -263,36 +143,3 @@ def _write(model: onnx.ModelProto, metadata: Metadata, path: Path, weights: Path
     copy = onnx.ModelProto()
     copy.CopyFrom(model)  # saving turns the tensors it is given into references
     onnx.save(copy, path, save_as_external_data=True, location=weights.name)
-
-
-def _runner(path: Path, metadata: Metadata) -> Call:
-    """The rollout that the file at ``path`` makes under ONNX Runtime."""
-    call = _onnxruntime(path, metadata)
-    if metadata.form == "step":
-        assert metadata.state is not None
-        return rollout_by_steps(call, metadata.state, per_row=True)
-
-    def rollout(start: Tensor, steps: int, inputs: Tensor | None) -> Outputs:
-        given = {} if inputs is None else {"inputs": inputs}
-        return call({"start": start, "steps": torch.tensor(steps), **given})
-
-    return rollout
-
-
-def _onnxruntime(path: Path, metadata: Metadata) -> Call:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its own exception types share no public base class
-        raise ExportError(f"ONNX Runtime refuses the graph: {error}") from error
-    names = [spec.name for spec in metadata.outputs]
-
-    def call(tensors: Mapping[str, Tensor]) -> Outputs:
-        feeds = {name: np.ascontiguousarray(t.cpu().numpy()) for name, t in tensors.items()}
-        results = session.run(names, feeds)
-        return {name: torch.from_numpy(value) for name, value in zip(names, results, strict=True)}
-
-    return call

@@ -37,9 +37,11 @@ def build_rollout(
     cell = compose.add_prefix(cell, "cell/")
     body = _body(cell.graph, inputs[0], takes_inputs=len(inputs) == 3)
     nodes = [
-        helper.make_node("Loop", ["steps", "", "start"], ["memory"], name="rollout", body=body)
+        helper.make_node(
+            "Loop", ["steps", "always", "start"], ["memory"], name="rollout", body=body
+        )
     ]
-    constants = [_constant("slot_axis", [1])]
+    constants = [_constant("slot_axis", [1]), numpy_helper.from_array(np.array(True), "always")]
     constants += cell.graph.initializer
     if head is not None:
         head = compose.add_prefix(head, "head/")

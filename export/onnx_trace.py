@@ -1,6 +1,7 @@
 """One PyTorch module as an ONNX model."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,10 +9,12 @@ from typing import Any
 
 import onnx
 import torch
+from onnxscript.optimizer import optimize
 from onnxscript.values import Opset
 from torch import Tensor, nn
 
 import memmodel.ops  # noqa: F401  (registers torch.ops.memmodel)
+from memmodel.export import masked, recurrent
 from memmodel.export.errors import ExportError
 
 FIRST_OPSET = 18  # what the exporter of torch.onnx produces natively
@@ -43,9 +46,13 @@ def trace(
     """
     free = torch.export.Dim.DYNAMIC
     shapes = tuple(dict.fromkeys(dims, free) for _, dims in inputs)
-    op = torch.ops.memmodel.slot_write.default
+    translations = {
+        torch.ops.memmodel.slot_write.default: _slot_write(opset),
+        torch.ops.memmodel_export.recurrent.default: recurrent.translation(opset),
+        **masked.translations(opset),
+    }
     try:
-        with _quiet():
+        with _quiet(), recurrent.whole_recurrent_calls():
             program = torch.onnx.export(
                 module.eval(),
                 tuple(args),
@@ -56,11 +63,13 @@ def trace(
                 dynamic_shapes=shapes,
                 external_data=False,
                 verbose=False,
-                custom_translation_table={op: _slot_write(opset)},
+                custom_translation_table=translations,
             )
     except Exception as error:
-        raise ExportError(f"torch.onnx cannot express {_name(module)}: {error}") from error
+        raise ExportError(f"torch.onnx cannot express {_name(module)}: {_cause(error)}") from error
     assert program is not None
+    # The exporter leaves large constants unfolded; rearranged weights are worth their size.
+    optimize(program.model, input_size_limit=sys.maxsize, output_size_limit=sys.maxsize)
     model = program.model_proto
     got = {entry.domain: entry.version for entry in model.opset_import}
     if got != {"": opset}:
@@ -93,6 +102,13 @@ def _name(module: nn.Module) -> str:
     return type(inner).__name__
 
 
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong first; torch.onnx wraps it in pages of general advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence what torch.onnx says about itself and a user can do nothing about."""
@@ -103,6 +119,8 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+            # nn.RNNBase keeps a list of its weights, which torch.export says it ignores.
+            warnings.filterwarnings("ignore", "The tensor attributes? ", UserWarning)
             yield
     finally:
         logger.setLevel(level)

@@ -43,7 +43,7 @@ def _from_zip(path: Path) -> Metadata:
 
 def _from_onnx(path: Path) -> Metadata:
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
         model = onnx.load(path, load_external_data=False)

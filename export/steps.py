@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from memmodel.cells import AttentionCell
+from memmodel.export import masked
 from memmodel.network import MemoryNetwork
 from memmodel.ops import slot_write
 
@@ -37,21 +38,28 @@ class BufferStep(nn.Module):
 
     Args:
         network: a network of an :class:`memmodel.AttentionCell`.
+        fused: read through the ops of :mod:`memmodel.export.masked`, which are there to be
+            translated to ONNX and cannot run.
     """
 
-    def __init__(self, network: MemoryNetwork) -> None:
+    def __init__(self, network: MemoryNetwork, *, fused: bool = False) -> None:
         super().__init__()
         self.cell = network.cell
         self.head = network.head
+        self.fused = fused
 
     def forward(
         self, memory: Tensor, length: Tensor, input: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Make the next slot and write it at ``length``."""
-        rows = torch.arange(memory.shape[0], device=memory.device)
-        newest = memory[rows, length - 1]
         assert isinstance(self.cell, AttentionCell)
-        slot = attend(self.cell, memory, newest, input, length)
+        if self.fused:
+            z = _join(masked.newest(memory, length), input)
+            query = self.cell.query(z) * self.cell.scale
+            slot = _make(self.cell, z, masked.masked_read(query, memory, length, self.cell.heads))
+        else:
+            rows = torch.arange(memory.shape[0], device=memory.device)
+            slot = attend(self.cell, memory, memory[rows, length - 1], input, length)
         return (slot_write(memory, slot.unsqueeze(1), length), slot, *_output(self.head, slot))
 
 
@@ -87,7 +95,7 @@ def attend(
         input: the step's input ``(B, I)``.
         length: number of written slots of each row, ``(B)``; None: all N.
     """
-    z = newest if input is None else torch.cat([newest, input], dim=1)
+    z = _join(newest, input)
     query = (cell.query(z) * cell.scale).unsqueeze(1)  # (B, 1, D)
     if cell.heads > 1:
         # (H, D), one where column d belongs to head h.
@@ -101,6 +109,15 @@ def attend(
         scores = torch.where(slots < length.view(-1, 1, 1), scores, -torch.inf)
     read = torch.matmul(torch.softmax(scores, dim=2), memory)  # (B, H, D)
     read = (read * own).sum(1) if cell.heads > 1 else read.squeeze(1)
+    return _make(cell, z, read)
+
+
+def _join(newest: Tensor, input: Tensor | None) -> Tensor:
+    return newest if input is None else torch.cat([newest, input], dim=1)
+
+
+def _make(cell: AttentionCell, z: Tensor, read: Tensor) -> Tensor:
+    """The new slot, from what the query was made of and what it read."""
     return read + cell.output(torch.tanh(cell.controller(torch.cat([z, read], dim=1))))
 
 
