@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from memmodel.export.onnx_format import to_onnx as to_onnx
     from memmodel.export.reading import read_metadata as read_metadata
     from memmodel.export.report import ExportReport as ExportReport
+    from memmodel.export.torchscript_format import to_torchscript as to_torchscript
 
 _HOME = {
     "AliasError": "memmodel.export.errors",
@@ -25,6 +26,7 @@ _HOME = {
     "ParityError": "memmodel.export.errors",
     "read_metadata": "memmodel.export.reading",
     "to_onnx": "memmodel.export.onnx_format",
+    "to_torchscript": "memmodel.export.torchscript_format",
 }
 
 __all__ = sorted(_HOME)
