@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from memmodel.train.options import TrainOptions
 from memmodel.train.run import Run, train
 from memmodel.train.series import Series
 from memmodel.train.split import Values
+from memmodel.train.trainer import Progress
 
 STEPS = (64, 128, 256, 512)
 MUST_BEAT = ("last value", "seasonal naive")
@@ -28,8 +29,6 @@ MUST_BEAT = ("last value", "seasonal naive")
 # rounding, carried through a horizon of steps.
 PARITY = 1e-4
 SUMMARY = "demo.json"
-
-Progress = Callable[..., "tqdm[Any]"]
 
 
 class Demo:
@@ -152,21 +151,16 @@ class Demo:
                 f"served forecasts deviate from PyTorch's by {deviation:.1e}, more than {PARITY}"
             )
         self._summary |= {"served_rows": rows, "served_deviation": deviation}
-        observed, _ = run.split.heldout.take(slice(None))
-        preprocessing = run.preprocessing
-        self._draw_forecasts(
-            run,
-            {
-                "memmodel": served,
-                **baselines(observed, preprocessing.horizon, preprocessing.periods),
-            },
-        )
+        self._draw(run, served)
 
-    def _draw_forecasts(self, run: Run, forecasts: Mapping[str, Values]) -> None:
+    def _draw(self, run: Run, served: Values) -> None:
+        windows, preprocessing = run.split.heldout, run.preprocessing
+        observed, _ = windows.take(slice(None))
+        plain = baselines(observed, preprocessing.horizon, preprocessing.periods)
         plot_forecasts(
             self.directory / "forecast.png",
-            run.split.heldout,
-            forecasts,
+            windows,
+            {"memmodel": served, **plain},
             title=f"{self.title}: forecasts of the held-out tail, served by ONNX Runtime",
             unit=self.unit,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from memmodel.network import MemoryNetwork
 from memmodel.train.checkpoint import (
@@ -24,7 +25,7 @@ from memmodel.train.options import TrainOptions
 from memmodel.train.preprocessing import Preprocessing
 from memmodel.train.series import Series, fingerprint
 from memmodel.train.split import Split, Values, series_scales, split
-from memmodel.train.trainer import Trainer
+from memmodel.train.trainer import Progress, Trainer
 
 FORMAT_VERSION = 1
 RECORD = "training.json"
@@ -65,7 +66,7 @@ def train(
     device: str | torch.device = "auto",
     resume: bool = False,
     save_every: float = 30.0,
-    **fit: Any,
+    progress: Progress = tqdm,
 ) -> Run:
     """Train a forecaster on ``series``, one shared network, and save the run.
 
@@ -82,7 +83,7 @@ def train(
         device: "auto" (CUDA where present), or a torch device.
         resume: go on from the directory's checkpoint; from the start where there is none yet.
         save_every: seconds of training between checkpoints.
-        fit: further arguments of :meth:`Trainer.fit`.
+        progress: makes the progress bar; takes tqdm's arguments.
 
     Raises:
         FileExistsError: the directory holds a run and ``resume`` is False, or a finished one.
@@ -106,7 +107,7 @@ def train(
         trainer.fit(
             lambda state: save_checkpoint(directory, {**identity, "state": state}),
             save_every=save_every,
-            **fit,
+            progress=progress,
         )
     preprocessing = options.preprocessing()
     errors = measure(network, parts.heldout, scales, preprocessing, chosen)

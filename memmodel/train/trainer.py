@@ -18,6 +18,7 @@ from memmodel.train.options import TrainOptions
 from memmodel.train.split import Split, Values
 
 State = dict[str, Any]
+Progress = Callable[..., "tqdm[Any]"]  # makes a progress bar; takes tqdm's arguments
 
 
 class Trainer:
@@ -68,14 +69,14 @@ class Trainer:
         save: Callable[[State], None],
         *,
         save_every: float = 30.0,
-        progress: Callable[..., "tqdm[Any]"] = tqdm,
+        progress: Progress = tqdm,
     ) -> None:
         """Train from the present position to the last epoch, and load the best epoch's weights.
 
         Args:
             save: called with :meth:`state` at least every ``save_every`` seconds of training.
             save_every: that time, in seconds; 0 calls it after every step.
-            progress: makes the progress bar; takes tqdm's arguments.
+            progress: makes the progress bar.
 
         Raises:
             RuntimeError: the loss is not finite.
