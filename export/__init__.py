@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from memmodel.export.metadata import ArtifactError as ArtifactError
     from memmodel.export.metadata import Metadata as Metadata
     from memmodel.export.onnx_format import to_onnx as to_onnx
+    from memmodel.export.pt2_format import to_pt2 as to_pt2
     from memmodel.export.reading import read_metadata as read_metadata
     from memmodel.export.report import ExportReport as ExportReport
     from memmodel.export.torchscript_format import to_torchscript as to_torchscript
@@ -26,6 +27,7 @@ _HOME = {
     "ParityError": "memmodel.export.errors",
     "read_metadata": "memmodel.export.reading",
     "to_onnx": "memmodel.export.onnx_format",
+    "to_pt2": "memmodel.export.pt2_format",
     "to_torchscript": "memmodel.export.torchscript_format",
 }
 

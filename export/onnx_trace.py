@@ -14,8 +14,10 @@ from onnxscript.values import Opset
 from torch import Tensor, nn
 
 import memmodel.ops  # noqa: F401  (registers torch.ops.memmodel)
-from memmodel.export import masked, recurrent
+from memmodel.export import masked
 from memmodel.export.errors import ExportError
+from memmodel.export.onnx_recurrent import translation
+from memmodel.export.recurrent import whole_recurrent_calls
 
 FIRST_OPSET = 18  # what the exporter of torch.onnx produces natively
 LAST_OPSET = 24
@@ -48,11 +50,11 @@ def trace(
     shapes = tuple(dict.fromkeys(dims, free) for _, dims in inputs)
     translations = {
         torch.ops.memmodel.slot_write.default: _slot_write(opset),
-        torch.ops.memmodel_export.recurrent.default: recurrent.translation(opset),
+        torch.ops.memmodel_export.recurrent.default: translation(opset),
         **masked.translations(opset),
     }
     try:
-        with _quiet(), recurrent.whole_recurrent_calls():
+        with _quiet(), whole_recurrent_calls():
             program = torch.onnx.export(
                 module.eval(),
                 tuple(args),

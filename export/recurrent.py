@@ -2,7 +2,7 @@
 
 torch.export unrolls an ``nn.RNN`` over a sequence, which fixes its length, and torch.onnx turns a
 GRU or LSTM into a loop that copies its output at every step. Here each call becomes one node, which
-stands for the ONNX operator of the same kind.
+later turns into the ONNX operator or the aten op of the same kind.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from onnxscript.values import Opset
 from torch import Tensor
 
-from memmodel.export.errors import ExportError
-
-# Functions of torch._VF that the modules call: ONNX operator, activation.
-_KINDS = {
-    "rnn_tanh": ("RNN", "Tanh"),
-    "rnn_relu": ("RNN", "Relu"),
-    "gru": ("GRU", None),
-    "lstm": ("LSTM", None),
-}
-# Order of the gates: torch has r, z, n and i, f, g, o; ONNX z, r, h and i, o, f, c.
-_GATES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
+_KINDS = ("rnn_tanh", "rnn_relu", "gru", "lstm")  # functions of torch._VF
 
 _LIBRARY = torch.library.Library("memmodel_export", "FRAGMENT")
 _LIBRARY.define(
@@ -68,8 +57,6 @@ def _traced(kind: str, original: Any) -> Any:
             return original(input, hx, *rest)  # a packed sequence
         weights, biases, layers, _, _, bidirectional, batch_first = rest
         h, c = hx if kind == "lstm" else (hx, hx)
-        if h.shape[2] != c.shape[2]:
-            raise ExportError("ONNX has no LSTM with proj_size")
         output, *state = torch.ops.memmodel_export.recurrent(
             input, h, c, list(weights), kind, biases, layers, bidirectional, batch_first
         )
@@ -78,67 +65,23 @@ def _traced(kind: str, original: Any) -> Any:
     return call
 
 
-def translation(opset: int) -> Any:
-    """The op in ONNX: one RNN, GRU or LSTM node per layer."""
-    op = Opset("", opset)
-
-    def recurrent(
-        input: Any,
-        h: Any,
-        c: Any,
-        weights: Sequence[Any],
-        kind: str,
-        biases: bool,
-        layers: int,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[Any, Any, Any]:
-        operator, activation = _KINDS[kind]
-        directions = 2 if bidirectional else 1
-        options: dict[str, Any] = {"hidden_size": h.shape[2]}
-        if bidirectional:
-            options["direction"] = "bidirectional"
-        if activation is not None:
-            options["activations"] = [activation] * directions
-        if operator == "GRU":
-            options["linear_before_reset"] = 1  # as torch has it
-        states: list[tuple[Any, ...]] = []
-        value = op.Transpose(input, perm=[1, 0, 2]) if batch_first else input
-        per_layer = directions * (4 if biases else 2)
-        for layer in range(layers):
-            own = weights[layer * per_layer : (layer + 1) * per_layer]
-            first = [
-                op.Slice(state, [layer * directions], [(layer + 1) * directions], [0])
-                for state in ((h, c) if operator == "LSTM" else (h,))
-            ]
-            packed = _pack(op, own, operator, biases, directions, h.shape[2])
-            value, *last = getattr(op, operator)(value, *packed, None, *first, **options)
-            # (k, directions, B, H) -> (k, B, directions * H)
-            value = op.Reshape(op.Transpose(value, perm=[0, 2, 1, 3]), [0, 0, -1])
-            states.append(tuple(last))
-        if batch_first:
-            value = op.Transpose(value, perm=[1, 0, 2])
-        final = [op.Concat(*parts, axis=0) for parts in zip(*states, strict=True)]
-        return value, final[0], final[-1]
-
-    return recurrent
+def use_aten(graphs: torch.fx.GraphModule) -> None:
+    """Turn the nodes into calls of ``aten::rnn_tanh`` and so on, in all nested graphs."""
+    for module in graphs.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in list(module.graph.nodes):
+                if node.target is torch.ops.memmodel_export.recurrent.default:
+                    _to_aten(node)
+            module.recompile()
 
 
-def _pack(
-    op: Any, weights: Sequence[Any], operator: str, biases: bool, directions: int, width: int
-) -> tuple[Any, Any, Any]:
-    """Weights of one layer as ONNX wants them: W, R and B, with a dimension for the directions."""
-    each = len(weights) // directions
-    parts = [weights[i * each : (i + 1) * each] for i in range(directions)]
-    rows = [gate * width + row for gate in _GATES[operator] for row in range(width)]
-
-    def gates(weight: Any) -> Any:
-        return weight if operator == "RNN" else op.Gather(weight, rows, axis=0)
-
-    def stack(values: list[Any]) -> Any:
-        return op.Concat(*(op.Unsqueeze(value, [0]) for value in values), axis=0)
-
-    w, r = (stack([gates(part[i]) for part in parts]) for i in (0, 1))
-    if not biases:
-        return w, r, None
-    return w, r, stack([op.Concat(gates(p[2]), gates(p[3]), axis=0) for p in parts])
+def _to_aten(node: torch.fx.Node) -> None:
+    input, h, c, weights, kind, biases, layers, bidirectional, batch_first = node.args
+    lstm = kind == "lstm"
+    state = [h, c] if lstm else h
+    dropout, train = 0.0, False
+    options = (biases, layers, dropout, train, bidirectional, batch_first)
+    node.target = getattr(torch.ops.aten, str(kind)).input
+    node.args = (input, state, weights, *options)
+    if not lstm:
+        node.meta["val"] = node.meta["val"][:2]
