@@ -22,9 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from memmodel.bench import Measurement, Strategy, describe_machine, measure
+from memmodel.bench.others import OtherProcesses
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
+
+# More than this share of the processor taken by others, and figures are not to be trusted.
+_TOLERABLE = 0.03
 
 Results = dict[str, dict[str, Measurement]]
 
@@ -64,10 +68,14 @@ def run(
         options: passed to :func:`memmodel.bench.measure`.
     """
     results: Results = {}
+    others = OtherProcesses()
     for group, strategies in groups.items():
         results[group] = measure(strategies, report=_progress, **options)
         print_table(f"{title} {group}", results[group], baseline)
-    write(results_file or RESULTS / f"{title}.json", title, results, device)
+    disturbance = others.share()
+    if disturbance is not None and disturbance > _TOLERABLE:
+        print(f"\nother processes took {disturbance:.0%} of the processor: measure again, alone")
+    write(results_file or RESULTS / f"{title}.json", title, results, device, disturbance)
     return results
 
 
@@ -87,12 +95,13 @@ def print_table(heading: str, figures: Mapping[str, Measurement], baseline: str 
     sys.stdout.flush()
 
 
-def write(path: Path, title: str, results: Results, device: str = "cpu") -> None:
-    """Write the figures with the machine and the date they were measured on."""
+def write(path: Path, title: str, results: Results, device: str, disturbance: float | None) -> None:
+    """Write the figures with the machine, the date, and the share others took of the processor."""
     document = {
         "title": title,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "machine": describe_machine(device),
+        "other_processes": disturbance,
         "groups": {
             group: {name: asdict(row) for name, row in figures.items()}
             for group, figures in results.items()

@@ -46,6 +46,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     parser.add_argument("--peers", action="store_true", help="also the slower peers")
+    parser.add_argument("--eager", action="store_true", help="leave compiled strategies out")
     parser.add_argument("--report", action="store_true", help="judge kept figures")
     parser.add_argument("--device", default="cpu", help="cpu or a CUDA device (PyTorch only)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds (default: 5)")
@@ -100,9 +101,10 @@ def _attention(workload: str, options: argparse.Namespace) -> list[Strategy]:
         torch("AttentionCell compiled", "library:make_fast", compile=True),
         torch("any cell compiled", "library:make_any", compile=True),
     ]
+    if options.peers or options.eager:
+        chosen.append(torch("any cell", "library:make_any"))
     if options.peers:
         chosen += [
-            torch("any cell", "library:make_any"),
             torch("SlotMemory", "library:make_slot_memory"),
             torch(".data Function", "data_write:make"),
             torch("two passes", "two_pass:make"),
@@ -114,6 +116,8 @@ def _attention(workload: str, options: argparse.Namespace) -> list[Strategy]:
                 other("JAX scan", "jax_loop:make_scan"),
                 replace(tensor_array, small={"workload": f"{workload}/16"}),
             ]
+    if options.eager:
+        chosen = [one for one in chosen if not one.arguments.get("compile")]
     return chosen
 
 
@@ -167,7 +171,7 @@ def requirements(results: Results) -> list[Requirement]:
         for name in _EQUINOX if group in equinox and _EQUINOX.keys() & figures.keys() else ():
             bounds = equinox[group] if name == "Equinox" else (None, 1)
             lines.append(_faster(f"AttentionCell vs {name}, {group}", figures, name, cell, bounds))
-        if group in any_cell:
+        if group in any_cell and "any cell compiled" in figures:
             what = f"any cell, compiled, vs cat, {group}"
             lines.append(_faster(what, figures, cat, "any cell compiled", any_cell[group]))
     if "R1" in results:

@@ -64,6 +64,11 @@ class StrategyProcess:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
     def load(self, arguments: Mapping[str, Any] | None = None) -> float:
         """Import and prepare the strategy, with its own arguments or others; returns seconds."""
         answer = self._ask(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from memmodel.bench.measure import measure
@@ -77,8 +78,8 @@ def sweep(
         Measurements by number of steps, ascending, and by strategy.
 
     Raises:
-        ValueError: an argument breaks one of the rules above.
-        RuntimeError: a strategy fails at a handful of steps, or memmodel and torch.cat differ.
+        ValueError: an argument breaks one of the rules above, or the cell cannot be made or run.
+        RuntimeError: memmodel and torch.cat differ.
     """
     _check(steps, strategies, rounds)
     report(0, "checking that the strategies agree")
@@ -87,9 +88,7 @@ def sweep(
     failed: dict[str, int] = {}
     for count in sorted(steps):
         trying = [rollout.strategy(name, count) for name in strategies if name not in failed]
-        found = measure(
-            trying, rounds=rounds, timeout=timeout, report=lambda line, n=count: report(n, line)
-        )
+        found = measure(trying, rounds=rounds, timeout=timeout, report=partial(report, count))
         points[count] = {
             name: found[name] if name in found else _not_tried(name, failed[name])
             for name in strategies
@@ -118,8 +117,10 @@ def _check_agreement(rollout: Rollout, strategies: Sequence[str], timeout: float
         timeout=timeout,
     )
     for name, row in found.items():
-        if row.error is not None:
+        if row.deviation is not None and row.error is not None:
             raise RuntimeError(f"{name} with cell {rollout.cell!r}: {row.error}")
+        if row.error is not None:
+            raise ValueError(f"cell {rollout.cell!r} cannot be used by {name}: {row.error}")
 
 
 def _not_tried(name: str, steps: int) -> Measurement:
