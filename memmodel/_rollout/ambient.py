@@ -32,9 +32,15 @@ def generator_state(device: torch.device) -> Tensor:
 def set_generator_state(device: torch.device, state: Tensor) -> None:
     """Undo :func:`generator_state`."""
     cpu_bytes = torch.get_rng_state().numel()
+    state = state.clone()  # aligned, as the generator needs it and a row of a tape may not be
     torch.set_rng_state(state[:cpu_bytes])
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(state[cpu_bytes:], device)
+
+
+def packed_size(steps: int, state_bytes: int) -> int:
+    """Elements of a packed tape."""
+    return steps * (1 + state_bytes) if state_bytes else 0
 
 
 class RandomTape:
@@ -54,11 +60,37 @@ class RandomTape:
         yield self
         del self._before
 
+    @property
+    def drew(self) -> bool:
+        """Whether any step drew."""
+        return bool(self._states)
+
     def record(self, step: int) -> None:
         """Note, after ``step``, where it started if it drew."""
         before, self._now = self._now, generator_state(self._device)
         if not torch.equal(before, self._now):
             self._states[step] = before
+
+    def pack(self, steps: int, state_bytes: int) -> Tensor:
+        """The tape as one tensor of :func:`packed_size`, for ops, which pass only tensors on.
+
+        A flag per step, then a state per step. Those of steps that drew nothing stay untouched,
+        which costs address space but no memory.
+        """
+        packed = torch.empty(packed_size(steps, state_bytes), dtype=torch.uint8)
+        flags, states = packed[:steps].zero_(), packed[steps:].view(steps, state_bytes)
+        for step, state in self._states.items():
+            flags[step] = 1
+            states[step] = state
+        return packed
+
+    @classmethod
+    def unpack(cls, device: torch.device, packed: Tensor, steps: int) -> "RandomTape":
+        """The tape that was packed."""
+        tape = cls(device)
+        states = packed[steps:].view(steps, -1) if packed.numel() else packed
+        tape._states = {step: states[step] for step in packed[:steps].nonzero()[:, 0].tolist()}
+        return tape
 
     def rewind(self, step: int) -> None:
         """Let ``step`` draw what it drew."""

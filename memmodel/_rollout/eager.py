@@ -1,7 +1,7 @@
 """Eager rollout: one autograd node for all steps, which runs the cell again in backward."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -52,20 +52,22 @@ class _Rollout(torch.autograd.Function):
         ]
 
         def before_write(i: int) -> None:
-            guard.check_and_expect_write()
+            guard.check()
+            guard.check_installed()
+            guard.expect_write()
             ctx.tape.record(i)
 
-        captured.run(
-            leaves,
-            lambda cell: write_slots(
+        def write(cell: Cell) -> None:
+            write_slots(
                 _probing(cell, leaves),
                 memory,
                 ctx.k0,
                 inputs,
                 cast=ctx.autocast is not None,
                 before_write=before_write,
-            ),
-        )
+            )
+
+        captured.run(leaves, write)
         ctx.save_for_backward(memory, inputs, *tensors)
         return memory
 
@@ -92,9 +94,31 @@ class _Rollout(torch.autograd.Function):
                 before_step=ctx.tape.rewind,
             )
 
-        with ctx.tape.replaying(), autocast_as(memory.device.type, ctx.autocast):
+        autocast = autocast_as(memory.device.type, ctx.autocast)
+        with torch.no_grad(), ctx.tape.replaying(), autocast:
             grad_start = ctx.captured.run(leaves, walk)
-        return None, None, grad_start if needs_start else None, grad_inputs, *totals
+        grads = (grad_start if needs_start else None, grad_inputs, *totals)
+        if torch.is_grad_enabled():  # create_graph
+            grads = _FirstOrderOnly.apply(torch.empty((), requires_grad=True), *grads)
+        return None, None, *grads
+
+
+def refuse_second_order(ctx: Any, *grads: Any) -> NoReturn:
+    """Backward of what computes a rollout's gradients."""
+    raise RuntimeError(
+        "rollout has first-order gradients only where recompute=True: for higher orders use "
+        "memmodel.rollout(..., recompute=False)"
+    )
+
+
+class _FirstOrderOnly(torch.autograd.Function):
+    """Passes gradients through; raises where someone differentiates them."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return tuple(None if grad is None else grad.view_as(grad) for grad in grads)
+
+    backward = staticmethod(refuse_second_order)
 
 
 def _probing(cell: Cell, tensors: Sequence[Tensor]) -> Step:

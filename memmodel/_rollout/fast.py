@@ -1,12 +1,16 @@
 """When a cell's own rollout may stand in for running the cell step by step."""
 
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, cast
 
 from torch import Tensor, nn
 
 
 class FastCell(Protocol):
     """A cell with a rollout of its own."""
+
+    def fast_rollout_applies(self) -> bool:
+        """Whether :meth:`fast_rollout` does, in the cell's present state, what calling it would."""
+        ...
 
     def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
         """The memory that calling the cell step by step would fill."""
@@ -23,10 +27,11 @@ def has_fast_path(cell: Any) -> TypeGuard[FastCell]:
         return False
     if not {"forward", "fast_rollout"} <= type(cell).__dict__.keys() or "forward" in cell.__dict__:
         return False
-    return not any(
+    hooked = any(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         for module in cell.modules()
     )
+    return not hooked and cast(FastCell, cell).fast_rollout_applies()

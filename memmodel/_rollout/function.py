@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from memmodel._rollout.checks import check_arguments
 from memmodel._rollout.eager import rollout_eager
 from memmodel._rollout.fast import has_fast_path
+from memmodel._rollout.op import rollout_op
 from memmodel._rollout.plain import rollout_plain
 
 
@@ -40,4 +42,8 @@ def rollout(
         return rollout_plain(cell, start, steps, inputs)
     if has_fast_path(cell):
         return cell.fast_rollout(start, steps, inputs)
+    if torch.compiler.is_exporting():
+        return rollout_plain(cell, start, steps, inputs)
+    if torch.compiler.is_compiling():
+        return rollout_op(cell, start, steps, inputs)
     return rollout_eager(cell, start, steps, inputs)

@@ -1,13 +1,13 @@
 """Refusals where recomputation would give a wrong gradient: mutated state, unreachable tensors."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from memmodel._rollout.capture import CapturedCell
+from memmodel._rollout.capture import CapturedCell, Cell
 
 
 class MutationGuard:
@@ -39,35 +39,65 @@ class MutationGuard:
         self._inputs = inputs
         self._inputs_version = None if inputs is None else inputs._version
 
-    def check_and_expect_write(self) -> None:
-        """Raise RuntimeError if the cell wrote; the rollout's own write of a slot comes next."""
+    def check(self) -> None:
+        """Raise RuntimeError if the cell wrote where it must not."""
         if self._memory._version != self._memory_version:
             raise RuntimeError(
                 "cell must not modify the prefix it is given: clone it before writing to it"
             )
-        self._memory_version += 1
         if self._inputs is not None and self._inputs._version != self._inputs_version:
             raise RuntimeError("cell must not modify its inputs in place: clone them first")
-        if [tensor._version for tensor in self.tensors] != self._versions:
-            self._refuse(
-                next(
-                    name
-                    for name, tensor, version in zip(
-                        self._captured.names, self.tensors, self._versions, strict=True
-                    )
-                    if tensor._version != version
-                )
-            )
+        for name, tensor, version in zip(
+            self._captured.names, self.tensors, self._versions, strict=True
+        ):
+            if tensor._version != version:
+                self._refuse(name)
+
+    def check_installed(self) -> None:
+        """Raise RuntimeError if the cell put another tensor in the place of a buffer."""
         replaced = self._captured.replaced_buffer(self.tensors)
         if replaced is not None:
             self._refuse(replaced)
 
-    def _refuse(self, name: str) -> None:
+    def expect_write(self) -> None:
+        """The rollout itself writes a slot next."""
+        self._memory_version += 1
+
+    def check_contents(self, originals: Sequence[Tensor]) -> None:
+        """Raise RuntimeError if a buffer no longer equals its original.
+
+        For kernels of ops, where writes that are not compiled leave no trace in the version.
+        """
+        for name, own, original in zip(self._captured.names, self.tensors, originals, strict=True):
+            if own.data_ptr() != original.data_ptr() and not _same(own, original):
+                self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
         raise RuntimeError(
             f"cell must not modify its buffers or parameters, but it modified {name!r}: "
             "backward runs the cell again and needs them as they were. Call cell.eval() if that "
             "stops it (BatchNorm, spectral norm), or use recompute=False"
         )
+
+
+def refusing_writes(cell: Cell) -> Cell:
+    """``cell``, which raises if it changes what it is given."""
+
+    def step(*arguments: Tensor) -> Tensor:
+        copies = [argument.clone() for argument in arguments]
+        slot = cell(*arguments)
+        if not all(map(_same, copies, arguments)):
+            raise RuntimeError(
+                "cell must not modify its prefix or inputs in place: clone them before writing"
+            )
+        return slot
+
+    return step
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equality in which NaN equals NaN."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def sequence_mark() -> int:
@@ -86,7 +116,7 @@ def check_gradients_reach(slot: Tensor, known: Sequence[Tensor], mark: int) -> N
     """
     leaves = {id(tensor) for tensor in known}
     if slot.grad_fn is None and slot.requires_grad and id(slot) not in leaves:
-        _refuse_unreachable(slot)
+        refuse_unreachable(slot)
     stack, seen = [slot.grad_fn], set()
     while stack:
         node = stack.pop()
@@ -95,13 +125,14 @@ def check_gradients_reach(slot: Tensor, known: Sequence[Tensor], mark: int) -> N
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) not in leaves:
-            _refuse_unreachable(variable)
+            refuse_unreachable(variable)
         if variable is None and node._sequence_nr() < mark:
-            _refuse_unreachable(None)
+            refuse_unreachable(None)
         stack += [following for following, _ in node.next_functions]
 
 
-def _refuse_unreachable(tensor: Tensor | None) -> None:
+def refuse_unreachable(tensor: Tensor | None) -> NoReturn:
+    """Raise RuntimeError about ``tensor``, or about one that is not known."""
     what = "a tensor computed outside it" if tensor is None else f"a {type(tensor).__name__}"
     shape = "" if tensor is None else f" of shape {tuple(tensor.shape)}"
     raise RuntimeError(

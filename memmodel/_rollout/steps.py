@@ -34,18 +34,22 @@ def write_slots(
     *,
     cast: bool,
     before_write: Callable[[int], None] | None = None,
+    first: int = 0,
+    stop: int | None = None,
 ) -> None:
-    """Fill ``memory`` from slot ``k0`` on.
+    """Fill ``memory`` from slot ``k0 + first`` on.
 
     Args:
         step: makes the next slot from the prefix and the step's inputs.
         memory: ``(B, N, *slot)``, written in place; slots before ``k0`` are there already.
-        k0: first slot to write.
+        k0: first slot that a step writes.
         inputs: per-step inputs ``(B, N - k0, ...)``.
         cast: whether slots of another floating dtype are cast to the memory's.
         before_write: called with the number of each step between its cell and its write.
+        first: first step to run.
+        stop: step to stop before; None runs to the end.
     """
-    for i in range(memory.shape[1] - k0):
+    for i in range(first, memory.shape[1] - k0 if stop is None else stop):
         slot = step(memory[:, : k0 + i], *step_inputs(inputs, i))
         check_slot(slot, memory, cast=cast)
         if before_write is not None:
