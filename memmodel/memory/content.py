@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from memmodel.memory.layout import Layout
 from memmodel.memory.region import Region
 
 
@@ -19,14 +20,8 @@ class Content:
         writer: the same storage, for writes.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        *,
-        dtype: torch.dtype | None,
-        device: torch.device | str | None,
-    ) -> None:
-        self.readers = torch.empty(shape, dtype=dtype, device=device)
+    def __init__(self, layout: Layout) -> None:
+        self.readers = torch.empty(layout.shape, dtype=layout.dtype, device=layout.device)
         self.writer = self.readers.data
         # Tensors made in inference mode have no version, and autograd refuses to save them.
         self._versioned = not self.readers.is_inference()

@@ -1,4 +1,4 @@
-"""Shape and dtype of a memory, and the rules for what may be written into it."""
+"""Shape, dtype and device of a memory, and the rules for what may be written into it."""
 
 import operator
 from collections.abc import Sequence
@@ -16,55 +16,59 @@ class Layout:
         shape: shape of the whole memory.
         dim: the slot dim.
         dtype: the memory's dtype; default: PyTorch's default dtype.
+        device: the memory's device; default: PyTorch's default device.
 
     Raises:
         IndexError: ``dim`` is not a dimension of ``shape``.
         ValueError: a size is negative.
     """
 
-    def __init__(self, shape: Sequence[int], *, dim: int, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        dim: int,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
         self.shape = tuple(operator.index(size) for size in shape)
         if not -len(self.shape) <= dim < len(self.shape):
             raise IndexError(f"dim must be a dimension of shape {self.shape}, got {dim}")
         if min(self.shape) < 0:
             raise ValueError(f"shape must have sizes of at least 0, got {self.shape}")
         self.dim = dim % len(self.shape)
-        self.dtype = torch.get_default_dtype() if dtype is None else dtype
         self.capacity = self.shape[self.dim]
+        probe = torch.empty(0, dtype=dtype, device=device)  # fills in defaults, such as cuda:0
+        self.dtype, self.device = probe.dtype, probe.device
         self._before, self._after = self.shape[: self.dim], self.shape[self.dim + 1 :]
         self._slot = self._before + self._after
 
-    def region(self, value: Tensor, at: int, *, device: torch.device) -> Region:
+    def region(self, value: Tensor, at: int) -> Region:
         """The region that ``value``, one slot or L slots, covers from slot ``at`` on.
-
-        Args:
-            value: what to write.
-            at: first slot written.
-            device: the memory's device.
 
         Raises:
             ValueError: ``value`` has another shape or device.
             TypeError: ``value`` has another dtype.
             IndexError: the region leaves the memory.
         """
-        length = self._length(value)
+        single = value.shape == self._slot
+        stop = at + (1 if single else self._length(value))
         if value.dtype != self.dtype:
             raise TypeError(f"value must have the memory's dtype {self.dtype}, got {value.dtype}")
-        if value.device != device:
-            raise ValueError(f"value must be on the memory's device {device}, got {value.device}")
-        region = Region(self.dim, at, length)
-        if at < 0 or region.stop > self.capacity:
+        if value.device != self.device:
+            raise ValueError(
+                f"value must be on the memory's device {self.device}, got {value.device}"
+            )
+        if at < 0 or stop > self.capacity:
             raise IndexError(
-                f"slots {at} to {region.stop - 1} are not all within the memory's capacity of "
+                f"slots {at} to {stop - 1} are not all within the memory's capacity of "
                 f"{self.capacity}: make the SlotMemory larger, or reset() it"
             )
-        return region
+        return Region(self.dim, at, stop, single)
 
-    def _length(self, value: Tensor) -> int | None:
-        """L, or None for one slot without the slot dim."""
+    def _length(self, value: Tensor) -> int:
+        """How many slots ``value``, which has the slot dim, holds."""
         shape = value.shape
-        if shape == self._slot:
-            return None
         if (
             len(shape) != len(self.shape)
             or shape[: self.dim] != self._before

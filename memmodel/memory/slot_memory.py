@@ -54,8 +54,7 @@ class SlotMemory:
         device: torch.device | str | None = None,
         overwrite: bool = False,
     ) -> None:
-        self._layout = Layout(shape, dim=dim, dtype=dtype)
-        self._device = device
+        self._layout = Layout(shape, dim=dim, dtype=dtype, device=device)
         self._overwrite = overwrite
         self.reset()
 
@@ -64,12 +63,11 @@ class SlotMemory:
 
         What was read before stays as it was, and graphs that need it stay valid.
         """
-        shape, dtype = self._layout.shape, self._layout.dtype
         self._store: EagerStore | TracedStore
         if torch.compiler.is_compiling():
-            self._store = TracedStore(torch.zeros(shape, dtype=dtype, device=self._device))
+            self._store = TracedStore.empty(self._layout)
         else:
-            self._store = EagerStore(shape, dtype=dtype, device=self._device)
+            self._store = EagerStore(self._layout)
         self._written = WrittenSlots()
         # With overwrite: how many reads there were, and per slot, when it was last written.
         self._reads = 0
@@ -98,7 +96,7 @@ class SlotMemory:
     @property
     def device(self) -> torch.device:
         """Device of the memory."""
-        return self._store.tensor.device
+        return self._layout.device
 
     @property
     def overwrite(self) -> bool:
@@ -155,13 +153,10 @@ class SlotMemory:
             RuntimeError: ``overwrite`` is False.
             ValueError, TypeError: ``value`` has another shape or device, or another dtype.
         """
-        region = self._layout.region(value, operator.index(at), device=self.device)
+        region = self._layout.region(value, operator.index(at))
         if not self._overwrite:
-            raise RuntimeError(
-                f"slot {region.start} is written: make the SlotMemory with "
-                "overwrite=True to add to it"
-            )
-        self._check_written(region.start, region.stop)
+            raise RuntimeError("add() changes slots: make the SlotMemory with overwrite=True")
+        self._check_written(region)
         self._rewrite(value, region, add=True)
 
     def read(self, start: int | None = None, stop: int | None = None) -> Tensor:
@@ -173,7 +168,11 @@ class SlotMemory:
         Raises:
             IndexError: a slot is outside the memory or has not been written.
         """
-        return self[slice(start, stop)]
+        begin = 0 if start is None else self._from_end(start)
+        end = len(self) if stop is None else self._from_end(stop)
+        if not 0 <= begin <= end:
+            raise IndexError(f"start and stop must satisfy 0 ≤ start ≤ stop, got {begin} and {end}")
+        return self._read(Region(self._layout.dim, begin, end, single=False))
 
     def __getitem__(self, key: int | slice | Tensor) -> Tensor:
         """Read slots: indexing along ``dim``.
@@ -189,18 +188,16 @@ class SlotMemory:
         """
         if isinstance(key, Tensor):
             return self._gather(key)
-        if isinstance(key, slice):
-            start, stop = self._bounds(key)
-            region = Region(self._layout.dim, start, stop - start)
-        else:
-            start = self._slot(key)
-            region = Region(self._layout.dim, start, None)
-        self._check_written(start, region.stop)
-        return self._current_store(reads=True).read(region)
+        if not isinstance(key, slice):
+            slot = self._slot(key)
+            return self._read(Region(self._layout.dim, slot, slot + 1, single=True))
+        if key.step not in (None, 1):
+            raise ValueError(f"step must be 1, got {key.step}: read every n-th slot by a tensor")
+        return self.read(key.start, key.stop)
 
     def detach_(self) -> None:
         """Keep the content and cut its history, as truncated backpropagation through time does."""
-        self._current_store().detach_()
+        self._readable().detach_()
 
     def __copy__(self) -> NoReturn:
         self._refuse_copy()
@@ -218,12 +215,13 @@ class SlotMemory:
         )
 
     def _write(self, value: Tensor, at: int) -> None:
-        region = self._layout.region(value, at, device=self.device)
+        region = self._layout.region(value, at)
         rewritten = self._written.first_written_between(region.start, region.stop)
         if rewritten is None:
-            self._current_store(writes=True).write(value, region)
+            self._writable().write(value, region)
             self._written.add(region.start, region.stop)
-            self._note_write(region)
+            if self._overwrite:
+                self._note_write(region)
             return
         if not self._overwrite:
             raise RuntimeError(
@@ -231,39 +229,30 @@ class SlotMemory:
                 "make it with overwrite=True"
             )
         # Slots that are rewritten and slots that are new, in one write: all count as rewritten.
-        self._written.add(region.start, region.stop)
         self._rewrite(value, region, add=False)
+        self._written.add(region.start, region.stop)
 
     def _rewrite(self, value: Tensor, region: Region, *, add: bool) -> None:
         slots = range(region.start, region.stop)
         seen = any(self._reads_at_write.get(i, self._reads) != self._reads for i in slots)
-        self._current_store(writes=True).rewrite(value, region, add=add, seen=seen)
+        self._writable().rewrite(value, region, add=add, seen=seen)
         self._note_write(region)
 
     def _note_write(self, region: Region) -> None:
-        if self._overwrite:
-            for i in range(region.start, region.stop):
-                self._reads_at_write[i] = self._reads
+        for i in range(region.start, region.stop):
+            self._reads_at_write[i] = self._reads
+
+    def _read(self, region: Region) -> Tensor:
+        self._check_written(region)
+        return self._readable().read(region)
 
     def _gather(self, index: Tensor) -> Tensor:
         if index.dtype != torch.int64:
             raise TypeError(f"index must have dtype torch.int64, got {index.dtype}")
-        store = self._current_store(reads=True)
         flat = index.reshape(-1)
         self._check_index(flat)
-        slots = store.gather(self._layout.dim, flat.to(store.tensor.device))
+        slots = self._readable().gather(self._layout.dim, flat.to(self._layout.device))
         return slots if index.ndim == 1 else slots.unflatten(self._layout.dim, index.shape)
-
-    def _bounds(self, key: slice) -> tuple[int, int]:
-        if key.step not in (None, 1):
-            raise ValueError(f"step must be 1, got {key.step}: read every n-th slot by a tensor")
-        start = 0 if key.start is None else self._from_end(key.start)
-        stop = len(self) if key.stop is None else self._from_end(key.stop)
-        if not 0 <= start <= stop:
-            raise IndexError(
-                f"start and stop must satisfy 0 ≤ start ≤ stop, got {start} and {stop}"
-            )
-        return start, stop
 
     def _slot(self, key: int) -> int:
         try:
@@ -280,20 +269,19 @@ class SlotMemory:
     def _from_end(self, slot: int) -> int:
         return slot if slot >= 0 else len(self) + slot
 
-    def _check_written(self, start: int, stop: int) -> None:
-        missing = self._written.first_missing_between(start, stop)
+    def _check_written(self, region: Region) -> None:
+        missing = self._written.first_missing_between(region.start, region.stop)
         if missing is not None:
             self._raise_missing(missing)
 
     def _check_index(self, index: Tensor) -> None:
         """Check a flat index tensor, without waiting for another device than the CPU."""
-        known = index.device.type == "cpu" and not torch.compiler.is_compiling()
-        if known:
+        if index.device.type == "cpu" and not torch.compiler.is_compiling():
             slots = index.tolist()
-            missing = self._written.first_missing(slots)
             lowest = min(slots, default=0)
             if lowest < 0:
                 raise IndexError(f"index must name slots from 0, got {lowest}")
+            missing = self._written.first_missing(slots)
             if missing is not None:
                 self._raise_missing(missing)
             return
@@ -305,37 +293,39 @@ class SlotMemory:
 
     def _raise_missing(self, slot: int) -> NoReturn:
         raise IndexError(
-            f"slot {slot} has not been written ({self._written.end} of {self.capacity} slots are "
-            "in use): write() or append() it before reading it"
+            f"slot {slot} has not been written (the last written one is {self._written.end - 1}): "
+            "write() or append() it before reading it"
         )
 
-    def _current_store(
-        self, *, reads: bool = False, writes: bool = False
-    ) -> EagerStore | TracedStore:
-        """The store to work on, after checking that this kind of work is allowed now."""
-        if torch.compiler.is_compiling():
-            if isinstance(self._store, EagerStore):
-                self._store = self._traced()
-        elif writes:
-            self._refuse_recomputation("writing a SlotMemory")
-        elif reads and self._overwrite:
+    def _writable(self) -> EagerStore | TracedStore:
+        """The store, after checking that writing is allowed now."""
+        self._enter_trace()
+        self._refuse_recomputation("writing a SlotMemory")
+        return self._store
+
+    def _readable(self) -> EagerStore | TracedStore:
+        """The store, after checking that reading is allowed now."""
+        self._enter_trace()
+        if self._overwrite:
             self._refuse_recomputation("reading a SlotMemory that has overwrite=True")
             self._reads += 1
         return self._store
 
-    def _traced(self) -> TracedStore:
-        if self._store.has_history:
-            raise RuntimeError(
-                "a SlotMemory with differentiable content cannot enter a compiled function: "
-                "reset() and fill it inside, or pass memory.read()"
-            )
-        return TracedStore(self._store.tensor)
+    def _enter_trace(self) -> None:
+        """Continue as plain tensor operations where a compiled function begins."""
+        if torch.compiler.is_compiling() and isinstance(self._store, EagerStore):
+            if self._store.has_history:
+                raise RuntimeError(
+                    "a SlotMemory with differentiable content cannot enter a compiled function: "
+                    "reset() and fill it inside, or pass memory.read()"
+                )
+            self._store = TracedStore(self._store.tensor)
 
     def _refuse_recomputation(self, what: str) -> None:
         """Refuse what would mean something else when a backward pass runs the program again."""
-        if not torch.compiler.is_compiling() and self._store.in_foreign_backward:
+        if self._store.in_foreign_backward:
             raise RuntimeError(
                 f"{what} inside a backward pass (a checkpointed function that is recomputed) meets "
-                "the memory as it is at the end, not as it was: read with explicit bounds before, "
-                "and pass the result into the checkpointed function"
+                "the memory as it is at the end, not as it was: read with explicit bounds, or read "
+                "before and pass the result into the checkpointed function"
             )

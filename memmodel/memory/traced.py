@@ -1,7 +1,9 @@
 """A memory's content as traced programs (torch.compile, torch.export) keep it: plain tensor ops."""
 
+import torch
 from torch import Tensor
 
+from memmodel.memory.layout import Layout
 from memmodel.memory.region import Region
 
 
@@ -17,6 +19,11 @@ class TracedStore:
 
     def __init__(self, content: Tensor) -> None:
         self.tensor = content
+
+    @classmethod
+    def empty(cls, layout: Layout) -> "TracedStore":
+        """Content of a memory that holds nothing yet."""
+        return cls(torch.zeros(layout.shape, dtype=layout.dtype, device=layout.device))
 
     @property
     def has_history(self) -> bool:
