@@ -73,3 +73,63 @@ def batch(
     click.echo(f"Wrote {report.output}: {report.rows - report.failed} of {report.rows} rows served")
     for path in report.errors:
         click.echo(f"Rows that were not served, and why: {path}")
+
+
+@command.command("http")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, help="Port for HTTP.")
+@click.option("--grpc-port", type=int, help="Port for gRPC.  [default: no gRPC]")
+@click.option("--name", help="The model's name in URLs.  [default: MODEL without its suffix]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--max-batch", default=64, show_default=True, help="Rows rolled out together.")
+@click.option("--max-delay", default=2.0, show_default=True, help="Milliseconds to wait for more.")
+@click.option("--max-rows", default=1024, show_default=True, help="Rows in one request.")
+@click.option("--max-steps", default=100_000, show_default=True, help="Steps of one rollout.")
+@click.option("--max-queue", default=4096, show_default=True, help="Rows that may wait.")
+@click.option("--max-mb", default=64, show_default=True, help="Megabytes of one request.")
+@click.option("--grace", default=30, show_default=True, help="Seconds to finish after SIGTERM.")
+def http(
+    model: Path,
+    host: str,
+    port: int,
+    grpc_port: int | None,
+    name: str | None,
+    device: str,
+    max_batch: int,
+    max_delay: float,
+    max_rows: int,
+    max_steps: int,
+    max_queue: int,
+    max_mb: int,
+    grace: int,
+) -> None:
+    """Serve MODEL over the Open Inference Protocol, version 2 (needs the extra 'http').
+
+    Only this machine can reach the service unless --host says otherwise; it has no authentication
+    of its own.
+    """
+    from memmodel.serve import Runner
+    from memmodel.serve.http import Limits, serve_http
+
+    limits = Limits(
+        request_bytes=max_mb << 20,
+        rows=max_rows,
+        steps=max_steps,
+        queue_rows=max_queue,
+        batch_rows=max_batch,
+        delay=max_delay / 1000,
+        grace=grace,
+    )
+    runner = Runner.load(model, device)
+    name = name or model.name.split(".")[0]
+    url = f"http://{host}:{port}/v2/models/{name}"
+    serve_http(
+        runner,
+        name,
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        limits=limits,
+        on_ready=lambda: click.echo(f"{runner} is served at {url}", err=True),
+    )

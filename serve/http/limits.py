@@ -1,0 +1,44 @@
+"""What the service accepts, and the errors that say no."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on requests and on the work that waits.
+
+    Attributes:
+        request_bytes: largest body.
+        rows: most rows in one request.
+        steps: most steps of one rollout.
+        result_bytes: most memory one request's results may take.
+        queue_rows: most rows that wait; more are refused.
+        batch_rows: most rows that are rolled out together.
+        delay: seconds that a request waits for others of its shape.
+        grace: seconds that requests in flight get to finish after SIGTERM.
+    """
+
+    request_bytes: int = 64 << 20
+    rows: int = 1024
+    steps: int = 100_000
+    result_bytes: int = 256 << 20
+    queue_rows: int = 4096
+    batch_rows: int = 64
+    delay: float = 0.002
+    grace: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("request_bytes", "rows", "result_bytes", "queue_rows", "batch_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("steps", "delay", "grace"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+
+class QueueFullError(Exception):
+    """Too many rows wait already: HTTP 429, gRPC RESOURCE_EXHAUSTED."""
+
+
+class DrainingError(Exception):
+    """The service is shutting down: HTTP 503, gRPC UNAVAILABLE."""
