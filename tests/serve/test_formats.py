@@ -1,0 +1,119 @@
+"""Every artifact of the exporters gives the network's numbers through the runner."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from memmodel import AttentionCell, MemoryNetwork, RecurrentCell
+from memmodel.export import to_onnx, to_pt2, to_torchscript
+from memmodel.serve import Runner
+
+STEPS = 6
+
+
+def attention():
+    return MemoryNetwork(AttentionCell(8, heads=2, input_dim=3), nn.Linear(8, 2))
+
+
+def recurrent():
+    return MemoryNetwork(RecurrentCell(nn.GRU(8, 8, batch_first=True)))
+
+
+ARTIFACTS = {
+    "run": lambda net, path: net.save(path),
+    "rollout.onnx": lambda net, path: to_onnx(net, path),
+    "step.onnx": lambda net, path: to_onnx(net, path, form="step"),
+    "prefix.onnx": lambda net, path: to_onnx(net, path, form="step", state="prefix"),
+    "rollout.pt": lambda net, path: to_torchscript(net, path),
+    "step.pt": lambda net, path: to_torchscript(net, path, form="step"),
+    "rollout.pt2": lambda net, path: to_pt2(net, path),
+    "step.pt2": lambda net, path: to_pt2(net, path, form="step"),
+    "fixed.pt2": lambda net, path: to_pt2(net, path, steps=STEPS),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Network and path of an artifact, each made once."""
+    folder = tmp_path_factory.mktemp("artifacts")
+    networks, paths = {}, {}
+
+    def make(kind, name):
+        if kind not in networks:
+            torch.manual_seed(0)
+            networks[kind] = {"attention": attention, "recurrent": recurrent}[kind]().eval()
+        if (kind, name) not in paths:
+            paths[kind, name] = folder / f"{kind}.{name}"
+            ARTIFACTS[name](networks[kind], paths[kind, name])
+        return networks[kind], paths[kind, name]
+
+    return make
+
+
+def arguments(kind, batch=5, k0=3, steps=STEPS):
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal((batch, k0, 8)).astype(np.float32)
+    inputs = rng.standard_normal((batch, steps, 3)).astype(np.float32)
+    return start, inputs if kind == "attention" else None
+
+
+def eager(network, start, inputs, steps=STEPS):
+    with torch.inference_mode():
+        inputs = None if inputs is None else torch.from_numpy(inputs)
+        memory = MemoryNetwork(network.cell)(torch.from_numpy(start), steps, inputs)
+        results = {"memory": memory.numpy()}
+        if network.head is not None:
+            results["output"] = network.head(memory[:, start.shape[1] :]).numpy()
+    return results
+
+
+@pytest.mark.parametrize("name", ARTIFACTS)
+@pytest.mark.parametrize("kind", ["attention", "recurrent"])
+def test_rollout_and_session_equal_eager(made, kind, name):
+    if kind == "recurrent" and name in ("prefix.onnx", "step.pt", "fixed.pt2"):
+        return  # the same files as step.onnx and the same code as the others
+    network, path = made(kind, name)
+    runner = Runner.load(path, "cpu")
+    start, inputs = arguments(kind)
+    expected = eager(network, start, inputs)
+    results = runner.rollout(start, STEPS, inputs)
+    assert results.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(results[key], value, atol=1e-5)
+        assert results[key].dtype == np.float32
+    if name == "fixed.pt2":
+        with pytest.raises(ValueError, match="steps is fixed at 6 in this artifact, got 5"):
+            runner.rollout(start, 5, inputs[:, :5])
+        with pytest.raises(ValueError, match="this one fixes {'steps': 6}"):
+            runner.session(5)
+        return
+    session = runner.session(5)
+    session.feed(start)
+    first = session.step(None if inputs is None else inputs[:, 0])
+    rest = session.rollout(STEPS - 1, None if inputs is None else inputs[:, 1:])
+    np.testing.assert_allclose(session.memory, expected["memory"], atol=1e-5)
+    np.testing.assert_allclose(first["slot"], expected["memory"][:, 3], atol=1e-5)
+    if "output" in expected:
+        np.testing.assert_allclose(rest["output"], expected["output"][:, 1:], atol=1e-5)
+
+
+def test_an_onnx_file_runs_without_torch(made):
+    _, path = made("attention", "step.onnx")
+    _, rollout = made("attention", "rollout.onnx")
+    program = f"""
+import sys
+import numpy as np
+from memmodel.serve import Runner
+for path in ({str(path)!r}, {str(rollout)!r}):
+    runner = Runner.load(path)
+    runner.rollout(np.zeros((2, 1, 8)), 4, np.zeros((2, 4, 3)))
+    session = runner.session(1)
+    session.feed(np.zeros((1, 1, 8)))
+    session.step(np.zeros((1, 3)))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
