@@ -31,18 +31,15 @@ class CompiledCell:
             raise RuntimeError("the cell of a compiled rollout no longer exists: keep it alive")
         return cell
 
-    def step(self, tensors: Sequence[Tensor], *, draws: bool) -> Step:
-        """The cell, computing with ``tensors`` in place of its parameters and buffers.
-
-        Where it ``draws`` random numbers it runs uncompiled, since compiled code draws others.
-        """
+    def step(self, tensors: Sequence[Tensor], *, compiled: bool) -> Step:
+        """The cell, computing with ``tensors`` in place of its parameters and buffers."""
         cell = self.cell
         paths, tensors = _paths(cell), list(tensors)
         marked = False
 
         def step(prefix: Tensor, *inputs: Tensor) -> Tensor:
             nonlocal marked
-            if draws or prefix.shape[1] == 1:  # a size that the compiler would specialise on
+            if not compiled or prefix.shape[1] == 1:  # a size that the compiler would specialise on
                 return _step(cell, paths, tensors, prefix, *inputs)
             if not marked:
                 _mark_sizes((prefix,), inputs)
@@ -57,7 +54,7 @@ class CompiledCell:
         wanted: Sequence[int],
         totals: Sequence[Tensor],
         *,
-        draws: bool,
+        compiled: bool,
     ) -> StepGradient:
         """One step of backward; adds the gradient of ``tensors[wanted[j]]`` to ``totals[j]``."""
         cell = self.cell
@@ -72,7 +69,7 @@ class CompiledCell:
             # of that buffer at every step.
             grad_slot = grad_slot.clone()
             arguments = (cell, paths, tensors, wanted, prefix, inputs, grad_slot, into, totals)
-            if draws or prefix.shape[1] == 1:
+            if not compiled or prefix.shape[1] == 1:
                 _step_gradient(*arguments)
                 return
             if not marked:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from memmodel._rollout.capture import CapturedCell, Cell
+from memmodel._rollout.steps import Step
 
 
 class MutationGuard:
@@ -35,13 +36,22 @@ class MutationGuard:
             for tensor, buffer in zip(tensors, captured.buffers, strict=True)
         ]
         self._versions = [tensor._version for tensor in self.tensors]
-        self._memory, self._memory_version = memory, memory._version
-        self._inputs = inputs
+        self._memory, self._inputs = memory, inputs
         self._inputs_version = None if inputs is None else inputs._version
 
-    def check(self) -> None:
-        """Raise RuntimeError if the cell wrote where it must not."""
-        if self._memory._version != self._memory_version:
+    def watching(self, step: Step) -> Step:
+        """``step``, which raises RuntimeError if it wrote where it must not."""
+
+        def watched(prefix: Tensor, *inputs: Tensor) -> Tensor:
+            before = self._memory._version
+            slot = step(prefix, *inputs)
+            self._check(before)
+            return slot
+
+        return watched
+
+    def _check(self, memory_version: int) -> None:
+        if self._memory._version != memory_version:
             raise RuntimeError(
                 "cell must not modify the prefix it is given: clone it before writing to it"
             )
@@ -58,10 +68,6 @@ class MutationGuard:
         replaced = self._captured.replaced_buffer(self.tensors)
         if replaced is not None:
             self._refuse(replaced)
-
-    def expect_write(self) -> None:
-        """The rollout itself writes a slot next."""
-        self._memory_version += 1
 
     def check_contents(self, originals: Sequence[Tensor]) -> None:
         """Raise RuntimeError if a buffer no longer equals its original.

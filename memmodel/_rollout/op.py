@@ -38,6 +38,20 @@ _rollout = torch.ops.memmodel.rollout.default
 _rollout_backward = torch.ops.memmodel.rollout_backward.default
 
 
+def _compiles(memory: Tensor, tape: RandomTape) -> bool:
+    """Whether to compile the cell: not where compiled code would draw other random numbers than
+    the first step drew, nor for complex numbers, for which inductor generates no code."""
+    return not tape.drew and not memory.is_complex()
+
+
+def _detached(
+    memory: Tensor, inputs: Tensor | None, tensors: list[Tensor]
+) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    """The same without gradients, which an op's kernel is given but the compiler must not see."""
+    inputs = None if inputs is None else inputs.detach()
+    return memory.detach(), inputs, [tensor.detach() for tensor in tensors]
+
+
 @torch.no_grad()
 def _forward(
     start: Tensor,
@@ -48,23 +62,20 @@ def _forward(
     steps: int,
     state_bytes: int,
 ) -> tuple[Tensor, Tensor]:
+    start, inputs, tensors = _detached(start, inputs, tensors)
     cell = compiled_cell(handle)
     captured, tape = CapturedCell(cell.cell), RandomTape(start.device)
     memory, k0 = allocate(start, steps), start.shape[1]
     guard = MutationGuard(captured, tensors, memory, inputs)
 
-    def before_write(i: int) -> None:
-        guard.check()
-        tape.record(i)
-
     def write(step: Step, first: int, stop: int) -> None:
         write_slots(
-            step,
+            guard.watching(step),
             memory,
             k0,
             inputs,
             cast=autocast is not None,
-            before_write=before_write,
+            before_write=tape.record,
             first=first,
             stop=stop,
         )
@@ -77,7 +88,7 @@ def _forward(
         if steps:  # not compiled: shows what compiled code would hide
             captured.run(guard.tensors, write_one)
         draws = tape.drew
-        write(cell.step(guard.tensors, draws=draws), 1, steps)
+        write(cell.step(guard.tensors, compiled=_compiles(memory, tape)), 1, steps)
     guard.check_contents(tensors)
     if tape.drew and not draws:
         raise RuntimeError(
@@ -99,6 +110,7 @@ def _backward(
     k0: int,
     needed: list[bool],
 ) -> list[Tensor]:
+    memory, inputs, tensors = _detached(memory, inputs, tensors)
     needs_start, needs_inputs, *needs = needed
     wanted = [i for i, need in enumerate(needs) if need]
     totals = [torch.zeros_like(tensors[i]) for i in wanted]
@@ -106,7 +118,9 @@ def _backward(
     random = RandomTape.unpack(memory.device, tape, memory.shape[1] - k0)
     with random.replaying(), autocast_as(memory.device.type, autocast):
         grad_start = walk_back(
-            compiled_cell(handle).step_gradient(tensors, wanted, totals, draws=random.drew),
+            compiled_cell(handle).step_gradient(
+                tensors, wanted, totals, compiled=_compiles(memory, random)
+            ),
             memory,
             k0,
             inputs,
