@@ -88,7 +88,7 @@ def test_rollout_and_session_equal_eager(made, kind, name):
     if name == "fixed.pt2":
         with pytest.raises(ValueError, match="steps is fixed at 6 in this artifact, got 5"):
             runner.rollout(start, 5, inputs[:, :5])
-        with pytest.raises(ValueError, match="this one fixes {'steps': 6}"):
+        with pytest.raises(ValueError, match=r"this one fixes \{'steps': 6\}"):
             runner.session(5)
         return
     session = runner.session(5)
