@@ -1,5 +1,6 @@
 """Write a network as an ONNX file."""
 
+import glob
 import secrets
 import time
 from dataclasses import replace
@@ -121,6 +122,9 @@ def _publish(
         if weights is not None:
             weights.unlink(missing_ok=True)
         raise
+    for old in path.parent.glob(f"{glob.escape(path.name)}.*.weights"):
+        if old != weights:
+            old.unlink()  # belonged to the file that was replaced, or to an export that was killed
     written = [path] if weights is None else [path, weights]
     return metadata, {file.name: file.stat().st_size for file in written}
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 from onnxscript.optimizer import optimize
 from onnxscript.values import Opset
@@ -51,6 +53,7 @@ def trace(
     translations = {
         torch.ops.memmodel.slot_write.default: _slot_write(opset),
         torch.ops.memmodel_export.recurrent.default: translation(opset),
+        torch.ops.aten.scalar_tensor.default: _scalar(opset),
         **masked.translations(opset),
     }
     try:
@@ -97,6 +100,19 @@ def _slot_write(opset: int) -> Any:
         return op.ScatterND(memory, where, op.Squeeze(value, slot_axis))
 
     return tensor_scatter if opset >= _TENSOR_SCATTER else scatter_nd
+
+
+def _scalar(opset: int) -> Any:
+    """``aten::scalar_tensor`` at full precision: torch.onnx rounds Python's floats to float32."""
+    op = Opset("", opset)
+
+    def scalar_tensor(
+        s: float, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False
+    ) -> Any:
+        value = np.array(s, dtype=onnx.helper.tensor_dtype_to_np_dtype(dtype))
+        return op.Constant(value=ir.tensor(value, dtype=ir.DataType(dtype)))
+
+    return scalar_tensor
 
 
 def _name(module: nn.Module) -> str:

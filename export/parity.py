@@ -16,8 +16,9 @@ Outputs = dict[str, Tensor]
 Call = Callable[[Mapping[str, Tensor]], Outputs]
 
 # Relative to the largest magnitude; a few steps of a rollout amplify rounding tenfold or so.
+# float64 leaves room for constants that torch.onnx rounds to float32.
 _TOLERANCE = {
-    torch.float64: 1e-9,
+    torch.float64: 1e-7,
     torch.float32: 1e-4,
     torch.float16: 2e-2,
     torch.bfloat16: 1e-1,

@@ -35,7 +35,7 @@ def capture(
         ExportError: the module cannot be captured with these free dimensions.
     """
     try:
-        with _quiet(), _without_grad(module), whole_recurrent_calls():
+        with _quiet(), whole_recurrent_calls():
             return torch.export.export(
                 module.eval(), tuple(args), dynamic_shapes=tuple(shapes), strict=strict
             )
@@ -104,19 +104,6 @@ def _foreign_ops(program: ExportedProgram) -> set[str]:
         for node in module.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
     }
-
-
-@contextmanager
-def _without_grad(module: nn.Module) -> Iterator[None]:
-    """Parameters as constants: a loop that writes in place is not differentiable."""
-    wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    try:
-        for parameter in wanted:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter in wanted:
-            parameter.requires_grad_(True)
 
 
 @contextmanager

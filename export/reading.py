@@ -46,7 +46,7 @@ def _from_onnx(path: Path) -> Metadata:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, format="protobuf", load_external_data=False)
     except DecodeError as error:
         raise ArtifactError(
             f"{path} is not an ONNX, TorchScript or .pt2 file, or it is truncated"
