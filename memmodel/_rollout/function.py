@@ -9,7 +9,7 @@ from memmodel._rollout.checks import check_arguments
 from memmodel._rollout.eager import rollout_eager
 from memmodel._rollout.fast import has_fast_path
 from memmodel._rollout.op import rollout_op
-from memmodel._rollout.plain import rollout_plain
+from memmodel._rollout.plain import in_functorch, rollout_plain
 
 
 def rollout(
@@ -38,12 +38,10 @@ def rollout(
         ValueError: an argument breaks one of the rules above.
     """
     check_arguments(cell, start, steps, inputs)
-    if not recompute:
+    if not recompute or torch.compiler.is_exporting() or in_functorch():
         return rollout_plain(cell, start, steps, inputs)
     if has_fast_path(cell):
         return cell.fast_rollout(start, steps, inputs)
-    if torch.compiler.is_exporting():
-        return rollout_plain(cell, start, steps, inputs)
     if torch.compiler.is_compiling():
         return rollout_op(cell, start, steps, inputs)
     return rollout_eager(cell, start, steps, inputs)

@@ -11,12 +11,35 @@ from memmodel.memory import SlotMemory
 
 def rollout_plain(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
     """Memory of ``start`` and ``steps`` slots of ``cell``, differentiable any number of times."""
-    batch, k0, *slot_shape = start.shape
-    memory = SlotMemory((batch, k0 + steps, *slot_shape), dtype=start.dtype, device=start.device)
-    memory.append(start)
     cast = torch.is_autocast_enabled(start.device.type)
+    memory = _Concatenated(start) if in_functorch() else _preallocated(start, steps)
     for i in range(steps):
         slot = cell(memory.read(), *step_inputs(inputs, i))
         check_slot(slot, start, cast=cast)
         memory.append(slot.to(start.dtype))
     return memory.read()
+
+
+def in_functorch() -> bool:
+    """Whether a transform of ``torch.func`` is at work, under which writes are not allowed."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+class _Concatenated:
+    """The memory as a value, for transforms that allow no writes."""
+
+    def __init__(self, start: Tensor) -> None:
+        self._content = start
+
+    def append(self, slot: Tensor) -> None:
+        self._content = torch.cat([self._content, slot.unsqueeze(1)], dim=1)
+
+    def read(self) -> Tensor:
+        return self._content
+
+
+def _preallocated(start: Tensor, steps: int) -> SlotMemory:
+    batch, k0, *slot_shape = start.shape
+    memory = SlotMemory((batch, k0 + steps, *slot_shape), dtype=start.dtype, device=start.device)
+    memory.append(start)
+    return memory
