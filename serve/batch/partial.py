@@ -31,12 +31,12 @@ class Partial:
 
     def __init__(self, target: Path) -> None:
         self.directory = target.with_name(f".{target.name}.partial")
-        self.resumed = self.directory.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = (self.directory / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            self._lock.close()
             raise RuntimeError(f"another process is writing {target}") from error
 
     def stored_plan(self) -> dict[str, Any] | None:
