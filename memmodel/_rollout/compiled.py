@@ -67,7 +67,7 @@ class CompiledCell:
             nonlocal marked
             # Two views of one buffer, one of them written to, would make the compiler rebuild all
             # of that buffer at every step.
-            grad_slot = grad_slot.clone()
+            grad_slot = grad_slot.clone(memory_format=torch.contiguous_format)
             arguments = (cell, paths, tensors, wanted, prefix, inputs, grad_slot, into, totals)
             if not compiled or prefix.shape[1] == 1:
                 _step_gradient(*arguments)

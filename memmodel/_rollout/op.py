@@ -1,5 +1,7 @@
 """The rollout as one registered op, so that a compiled model holds one node whatever the steps."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,6 +40,21 @@ _rollout = torch.ops.memmodel.rollout.default
 _rollout_backward = torch.ops.memmodel.rollout_backward.default
 
 
+@contextmanager
+def _kernel() -> Iterator[None]:
+    """The same dispatch in every call of a kernel, lest the compiler compiles once for each.
+
+    Who calls a kernel has excluded the autograd keys, and at times the views' key with them.
+    """
+    views = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with (
+        torch.no_grad(),
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C._ExcludeDispatchKeyGuard(views),
+    ):
+        yield
+
+
 def _compiles(memory: Tensor, tape: RandomTape) -> bool:
     """Whether to compile the cell: not where compiled code would draw other random numbers than
     the first step drew, nor for complex numbers, for which inductor generates no code."""
@@ -52,7 +69,7 @@ def _detached(
     return memory.detach(), inputs, [tensor.detach() for tensor in tensors]
 
 
-@torch.no_grad()
+@_kernel()
 def _forward(
     start: Tensor,
     inputs: Tensor | None,
@@ -98,7 +115,7 @@ def _forward(
     return memory, tape.pack(steps, state_bytes)
 
 
-@torch.no_grad()
+@_kernel()
 def _backward(
     grad: Tensor,
     memory: Tensor,
