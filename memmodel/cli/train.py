@@ -66,6 +66,12 @@ import click
     help="Fraction before it, to pick the best epoch.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
+@click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    help="CPU threads; small networks are faster with 1.  [default: PyTorch's]",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the weights and the order.")
 @click.option("--compile", is_flag=True, help="Train with torch.compile.")
 @click.option("--resume", is_flag=True, help="Finish the run that was interrupted in --out.")
@@ -82,6 +88,7 @@ def command(
     columns: str | None,
     missing: str,
     device: str,
+    threads: int | None,
     resume: bool,
     save_every: float,
     **options: Any,
@@ -114,6 +121,7 @@ def command(
         out,
         device=device,
         resume=resume,
+        threads=threads,
         save_every=save_every,
         progress=progress_bar,
     )

@@ -115,7 +115,8 @@ class Demo:
             f"\nTraining: {options.horizon} {self.unit}s from the {options.window} before, "
             f"{options.epochs} epochs"
         )
-        run = train(series, options, self.directory / "run", progress=progress)
+        # Operations this small take longer to share out among threads than to do.
+        run = train(series, options, self.directory / "run", threads=1, progress=progress)
         scores = _scores(run)
         heldout = len(run.split.heldout)
         self._echo(f"  Mean absolute error on {heldout} windows of the held-out tail:")

@@ -25,6 +25,7 @@ from memmodel.train.options import TrainOptions
 from memmodel.train.preprocessing import Preprocessing
 from memmodel.train.series import Series, fingerprint
 from memmodel.train.split import Split, Values, series_scales, split
+from memmodel.train.threads import cpu_threads
 from memmodel.train.trainer import Progress, Trainer
 
 FORMAT_VERSION = 1
@@ -65,6 +66,7 @@ def train(
     *,
     device: str | torch.device = "auto",
     resume: bool = False,
+    threads: int | None = None,
     save_every: float = 30.0,
     progress: Progress = tqdm,
 ) -> Run:
@@ -82,6 +84,8 @@ def train(
         directory: where to save; made if needed.
         device: "auto" (CUDA where present), or a torch device.
         resume: go on from the directory's checkpoint; from the start where there is none yet.
+        threads: CPU threads for one operation; None: PyTorch's choice. Small networks are faster
+            with one.
         save_every: seconds of training between checkpoints.
         progress: makes the progress bar; takes tqdm's arguments.
 
@@ -97,7 +101,7 @@ def train(
     parts = split(series, options)
     scales = series_scales(series, parts, options)
     chosen = pick_device(device)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), cpu_threads(threads):
         torch.manual_seed(options.seed)
         network = build_network(options).to(chosen)
         trainer = Trainer(network, parts, scales, options, chosen)

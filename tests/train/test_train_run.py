@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from memmodel import MemoryNetwork
 from memmodel.train import Preprocessing, Series, TrainOptions, train
@@ -137,6 +138,20 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
     torch.manual_seed(5)
     train(waves(), TrainOptions(**{**SMALL, "epochs": 1}), tmp_path)
     torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
+
+
+def test_threads_are_set_for_the_training_alone(tmp_path):
+    before = torch.get_num_threads()
+    seen = []
+
+    def bar(**arguments):
+        seen.append(torch.get_num_threads())
+        return tqdm(**arguments)
+
+    train(waves(), TrainOptions(**SMALL), tmp_path, threads=before + 1, progress=bar)
+    assert (seen, torch.get_num_threads()) == ([before + 1], before)
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        train(waves(), TrainOptions(**SMALL), tmp_path / "other", threads=0)
 
 
 def test_divergence_is_an_error(tmp_path):
