@@ -1,10 +1,7 @@
 """One PyTorch module as an ONNX model."""
 
-import logging
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ import memmodel.ops  # noqa: F401  (registers torch.ops.memmodel)
 from memmodel.export import masked
 from memmodel.export.errors import ExportError
 from memmodel.export.onnx_recurrent import translation
+from memmodel.export.quiet import quiet
 from memmodel.export.recurrent import whole_recurrent_calls
 
 FIRST_OPSET = 18  # what the exporter of torch.onnx produces natively
@@ -57,7 +55,7 @@ def trace(
         **masked.translations(opset),
     }
     try:
-        with _quiet(), whole_recurrent_calls():
+        with quiet(), whole_recurrent_calls():
             program = torch.onnx.export(
                 module.eval(),
                 tuple(args),
@@ -125,20 +123,3 @@ def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what torch.onnx says about itself and a user can do nothing about."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # "torchvision is not installed"
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
-            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
-            # nn.RNNBase keeps a list of its weights, which torch.export says it ignores.
-            warnings.filterwarnings("ignore", "The tensor attributes? ", UserWarning)
-            yield
-    finally:
-        logger.setLevel(level)

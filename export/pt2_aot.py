@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from memmodel.export.errors import ExportError
 from memmodel.export.metadata import EXTRA_FILE
+from memmodel.export.quiet import quiet
 
 
 def compile_package(program: ExportedProgram, path: Path) -> float:
@@ -21,7 +22,8 @@ def compile_package(program: ExportedProgram, path: Path) -> float:
     """
     began = time.perf_counter()
     try:
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        with quiet():
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except Exception as error:
         raise ExportError(f"AOTInductor cannot compile the network: {error}") from error
     return time.perf_counter() - began

@@ -1,10 +1,7 @@
 """Capture a network's graph with torch.export."""
 
-import logging
 import operator
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from memmodel.export.errors import ExportError
+from memmodel.export.quiet import quiet
 from memmodel.export.recurrent import use_aten, whole_recurrent_calls
 
 Dims = dict[int, Any] | None
@@ -35,7 +33,7 @@ def capture(
         ExportError: the module cannot be captured with these free dimensions.
     """
     try:
-        with _quiet(), whole_recurrent_calls():
+        with quiet(), whole_recurrent_calls():
             return torch.export.export(
                 module.eval(), tuple(args), dynamic_shapes=tuple(shapes), strict=strict
             )
@@ -69,14 +67,9 @@ def make_storable(program: ExportedProgram) -> None:
 
 def load_program(path: Path) -> Callable[..., Any]:
     """Load a program from its file, as a function."""
-    logger = logging.getLogger("torch._export.serde.serialize")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # "Symbol u1 did not appear": bounds of the loop's own counter
-    try:
+    with quiet():
         program: Callable[..., Any] = torch.export.load(path).module()
-        return program
-    finally:
-        logger.setLevel(level)
+    return program
 
 
 def _spell_out_sum(node: torch.fx.Node) -> None:
@@ -104,13 +97,3 @@ def _foreign_ops(program: ExportedProgram) -> set[str]:
         for node in module.graph.nodes
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
     }
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what torch.export says about its own internals."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
-        # nn.RNNBase keeps a list of its weights, which torch.export says it ignores.
-        warnings.filterwarnings("ignore", "The tensor attributes? ", UserWarning)
-        yield

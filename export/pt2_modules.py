@@ -27,25 +27,28 @@ class DynamicRollout(nn.Module):
         count = int(steps.item())
         torch._check(count >= 0)
         memory = _allocate(start, count)
+        end = steps + k0
 
-        def go_on(done: Tensor) -> Tensor:
-            return done < steps
+        def go_on(length: Tensor) -> Tensor:
+            return length < end
 
-        def write(done: Tensor) -> tuple[Tensor]:
-            i = int(done.item())
-            torch._check(i >= 0)
-            torch._check(k0 + i < memory.shape[1])
-            prefix = memory.narrow(1, 0, k0 + i)
+        def write(length: Tensor) -> tuple[Tensor]:
+            k = int(length.item())
+            # Said of k, not of k - k0: torch.export would conclude that there is a step at least.
+            torch._check(k >= 1)
+            torch._check(k < memory.shape[1])
+            prefix = memory.narrow(1, 0, k)
             if inputs is None:
                 slot = self.cell(prefix)
             else:
-                torch._check(i < inputs.shape[1])
-                slot = self.cell(prefix, inputs.select(1, i))
-            memory.select(1, k0 + i).copy_(slot)
-            return (done + 1,)
+                torch._check(k >= k0)
+                torch._check(k - k0 < inputs.shape[1])
+                slot = self.cell(prefix, inputs.select(1, k - k0))
+            memory.select(1, k).copy_(slot)
+            return (length + 1,)
 
-        # A tensor of steps' device: the loop's condition compares the two.
-        while_loop(go_on, write, (torch.zeros_like(steps),))
+        # On steps' device: the loop's condition compares the two.
+        while_loop(go_on, write, (torch.zeros_like(steps) + k0,))
         return _results(memory, k0, count, self.head)
 
 
