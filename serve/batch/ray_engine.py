@@ -25,10 +25,13 @@ class _Worker:
         self._runner = Runner.load(self.model, self.device)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Do a batch of windows and hand their indices on."""
-        for _ in serve_here(self._runner, self.job, (int(index) for index in batch["item"])):
-            pass
-        return batch
+        """Do a window; hand its index on, and why it was refused if it was."""
+        try:
+            for _ in serve_here(self._runner, self.job, map(int, batch["item"])):
+                pass
+        except ValueError as error:  # Ray would not carry it to the driver as what it is
+            return {"item": batch["item"], "refused": [str(error)]}
+        return {"item": batch["item"], "refused": [""]}
 
 
 def serve_on_ray(runner: Runner, job: Job, windows: Iterable[int]) -> Iterator[int]:
@@ -44,16 +47,20 @@ def serve_on_ray(runner: Runner, job: Job, windows: Iterable[int]) -> Iterator[i
         raise ModuleNotFoundError(
             "engine 'ray' needs Ray: pip install 'memmodel[ray]'", name=error.name
         ) from error
+    waiting = list(windows)
+    if not waiting:
+        return
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     remote = replace(job, source=job.source.resolve(), partial=job.partial.resolve())
-    indices = ray.data.from_items(list(windows), override_num_blocks=max(1, len(list(windows))))
-    done = indices.map_batches(
+    done = ray.data.from_items(waiting, override_num_blocks=len(waiting)).map_batches(
         _Worker,
-        fn_constructor_args=(runner.path.resolve(), runner.device, remote),
+        fn_constructor_args=(runner.path.resolve(), runner.device.partition(":")[0], remote),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(min_size=1),
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=len(waiting)),
         num_gpus=0 if runner.device == "cpu" else 1,
     )
     for batch in done.iter_batches(batch_size=1):
+        if reason := str(batch["refused"][0]):
+            raise ValueError(reason)
         yield int(batch["item"][0])

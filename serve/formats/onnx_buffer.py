@@ -1,5 +1,6 @@
 """The memory of a ``state="buffer"`` step graph: rows packed tightly, spread out as they grow."""
 
+import ctypes
 import os
 
 import numpy as np
@@ -109,8 +110,10 @@ class BufferStream:
         capacity = min(self._slots, needed + max(16, needed // 16))
         with self._storage.edit() as memory:
             old, new = self._rows(memory, self._capacity), self._rows(memory, capacity)
+            written = self.length * old[0, :1].nbytes
             for row in reversed(range(self._batch)):
-                new[row, : self.length] = old[row, : self.length]
+                if row:  # NumPy would copy what overlaps twice
+                    ctypes.memmove(new[row].ctypes.data, old[row].ctypes.data, written)
                 # What lay there belongs to other rows, and masking an infinity would not hide it.
                 new[row, self.length :] = 0
         self._bind(capacity)

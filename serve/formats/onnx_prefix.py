@@ -10,6 +10,7 @@ from memmodel.serve.formats.step_graph import StepGraph, StepTensors
 from memmodel.serve.signature import Array
 
 _FIRST_SLOTS = 64
+_SLOTS = "memmodel_slots"
 
 
 def slots_first(path: Path) -> bytes:
@@ -33,10 +34,9 @@ def slots_first(path: Path) -> bytes:
     slots.CopyFrom(sizes[1])
     sizes[0].CopyFrom(slots)
     sizes[1].CopyFrom(batch)
-    prefix.name = "memmodel_slots"
+    prefix.name = _SLOTS
     order = [1, 0, *range(2, len(sizes))]
-    transpose = onnx.helper.make_node("Transpose", ["memmodel_slots"], ["prefix"], perm=order)
-    graph.node.insert(0, transpose)
+    graph.node.insert(0, onnx.helper.make_node("Transpose", [_SLOTS], ["prefix"], perm=order))
     return model.SerializeToString()
 
 
@@ -44,7 +44,7 @@ class PrefixStream:
     """Slots-first memory ``(N, B, *slot)``, doubled when it is full.
 
     Args:
-        graph: the step graph, as :func:`slots_first` changed it.
+        graph: the step graph, as :func:`slots_first` changed it unless there is one row only.
         batch: number of rows.
         slots: slots to allocate at first.
     """
@@ -73,7 +73,7 @@ class PrefixStream:
         tensors = StepTensors(self._graph, self._batch, self.length, steps, inputs)
         binding, storage, run = self._binding, self._storage, self._graph.session.run_with_iobinding
         for step in range(steps):
-            binding.input("memmodel_slots", storage, (self.length, *self._slot_shape))
+            binding.input(*self._prefix(storage))
             binding.output("slot", storage, self._slot_shape, self.length * self._stride)
             tensors.bind(binding, step)
             run(binding.raw)
@@ -83,6 +83,11 @@ class PrefixStream:
     def read(self, first: int = 0) -> Array:
         """Copy the written slots from ``first`` on."""
         return np.swapaxes(self._storage.read()[first : self.length], 0, 1).copy()
+
+    def _prefix(self, storage: Storage) -> tuple[str, Storage, tuple[int, ...]]:
+        if self._batch == 1:  # the same bytes, as the unchanged graph wants them
+            return "prefix", storage, (1, self.length, *self._graph.slot_shape)
+        return _SLOTS, storage, (self.length, *self._slot_shape)
 
     def _reserve(self, slots: int) -> None:
         """Make room for ``slots`` slots, at least doubling what there is."""

@@ -15,7 +15,9 @@ So ``state="buffer"`` files, which take a mask, use the third layout, and ``stat
 which need the exact prefix, the second.
 """
 
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -39,19 +41,22 @@ class OnnxStep:
     """
 
     def __init__(self, path: Path, metadata: Metadata, device: str, threads: int | None) -> None:
+        self._path = path
         self._masked = metadata.state == "buffer"
-        model = str(path) if self._masked else slots_first(path)
-        session, where = open_session(model, path, device, threads)
-        self.signature = Signature.of(metadata)
-        self._graph = StepGraph(session, where, metadata, self.signature)
-        self.device = str(where)
+        self._load = partial(_load, path, metadata, device, threads)
+        self._graph = self._load(str(path))
+        self._lock = Lock()
+        self._slots_first: StepGraph | None = None
+        self.signature = self._graph.signature
+        self.device = str(self._graph.device)
         self.description = f"{path.name} (ONNX, step form, {metadata.state})"
 
     def rollout(self, start: Array, steps: int, inputs: Array | None) -> Arrays:
         """Write ``steps`` slots after ``start``."""
         if self._masked:
             return self._rollout_in_blocks(start, steps, inputs)
-        stream = PrefixStream(self._graph, start.shape[0], start.shape[1] + steps)
+        batch, k0 = start.shape[:2]
+        stream = PrefixStream(self._prefix_graph(batch), batch, k0 + steps)
         stream.feed(start)
         output = stream.advance(steps, inputs)
         return _results(stream.read(), output)
@@ -60,7 +65,16 @@ class OnnxStep:
         """An empty memory for ``batch`` rows."""
         if self._masked:
             return BufferStream.empty(self._graph, batch)
-        return PrefixStream(self._graph, batch)
+        return PrefixStream(self._prefix_graph(batch), batch)
+
+    def _prefix_graph(self, batch: int) -> StepGraph:
+        """The graph for slots-first memory; with a single row both layouts are the same."""
+        if batch == 1:
+            return self._graph
+        with self._lock:
+            if self._slots_first is None:
+                self._slots_first = self._load(slots_first(self._path))
+            return self._slots_first
 
     def _rollout_in_blocks(self, start: Array, steps: int, inputs: Array | None) -> Arrays:
         batch, k0 = start.shape[:2]
@@ -75,6 +89,13 @@ class OnnxStep:
             stream.finish()
         heads = [output for output in outputs if output is not None]
         return _results(memory, np.concatenate(heads) if heads else None)
+
+
+def _load(
+    path: Path, metadata: Metadata, device: str, threads: int | None, model: str | bytes
+) -> StepGraph:
+    session, where = open_session(model, path, device, threads)
+    return StepGraph(session, where, metadata, Signature.of(metadata))
 
 
 def _results(memory: Array, output: Array | None) -> Arrays:
