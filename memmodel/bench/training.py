@@ -112,9 +112,8 @@ def make_cell(name: str, slot: Sequence[int], input_width: int | None = None) ->
         module, _, function = name.partition(":")
         return getattr(import_module(module), function)()
     if name not in BUILT_IN:
-        raise ValueError(
-            f"cell must be one of {sorted(BUILT_IN)} or 'module:function', got {name!r}"
-        )
+        known = ", ".join(sorted(BUILT_IN))
+        raise ValueError(f"cell must be one of {known} or 'module:function', got {name!r}")
     if len(slot) != 1:
         raise ValueError(f"slot must be one width for the {name} cell, got {tuple(slot)}")
     if input_width is not None:
