@@ -88,7 +88,7 @@ class _Compiled:
         # The compiler keeps compiled forms, and limits how many, by code object: one per cell.
         own = cast(FunctionType, function)
         own = FunctionType(own.__code__.replace(), own.__globals__, own.__name__)
-        self._run: Callable[..., Any] = torch.compile(own)
+        self._run: Callable[..., Any] = torch.compile(own, fullgraph=True)
 
     def __call__(self, *arguments: Any) -> Any:
         try:

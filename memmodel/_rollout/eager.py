@@ -13,6 +13,8 @@ from memmodel._rollout.guard import MutationGuard, check_gradients_reach, sequen
 from memmodel._rollout.steps import Step, StepGradient, StepInputs, allocate, walk_back, write_slots
 
 
+# The compiler comes here with functions only, in whose reach it could not find the tensors.
+@torch.compiler.disable(reason="cell must be an nn.Module for a rollout to be compiled")
 def rollout_eager(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
     """Memory of ``start`` and ``steps`` slots of ``cell``, keeping nothing but that memory."""
     if torch.is_grad_enabled():

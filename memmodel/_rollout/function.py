@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memmodel._rollout.checks import check_arguments
 from memmodel._rollout.eager import rollout_eager
@@ -42,6 +42,6 @@ def rollout(
         return rollout_plain(cell, start, steps, inputs)
     if has_fast_path(cell):
         return cell.fast_rollout(start, steps, inputs)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and isinstance(cell, nn.Module):
         return rollout_op(cell, start, steps, inputs)
     return rollout_eager(cell, start, steps, inputs)

@@ -211,14 +211,8 @@ torch.library.register_autograd(
 torch.library.register_autograd("memmodel::rollout_backward", refuse_second_order, lib=_LIBRARY)
 
 
-def rollout_op(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
-    """What ``rollout_eager`` returns, as one op that the compiler does not look into.
-
-    Raises:
-        TypeError: ``cell`` is a function, whose tensors the compiler would not see.
-    """
-    if not isinstance(cell, nn.Module):
-        raise TypeError("under torch.compile cell must be an nn.Module, got a function")
+def rollout_op(cell: nn.Module, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
+    """What ``rollout_eager`` returns, as one op that the compiler does not look into."""
     before = _allow_rnn(True)
     tensors = [*cell.parameters(), *cell.buffers()]
     _allow_rnn(before)

@@ -84,6 +84,18 @@ class Masked(nn.Module):
         return torch.sin(prefix.amax(1) @ (self.weight * self.mask))
 
 
+class Hiding(nn.Module):
+    """Computes with a tensor that it does not register."""
+
+    def __init__(self, hidden: Tensor, *, detach: bool = False) -> None:
+        super().__init__()
+        self.hidden, self.detach = [hidden], detach
+
+    def forward(self, prefix: Tensor) -> Tensor:
+        (hidden,) = self.hidden
+        return prefix.mean(1) * (hidden.detach() if self.detach else hidden)
+
+
 CELLS: dict[str, Callable[[], nn.Module]] = {
     "RNN": lambda: Last(nn.RNN(D, D, batch_first=True)),
     "GRU": lambda: Last(nn.GRU(D, D, 2, batch_first=True)),

@@ -4,7 +4,17 @@ import re
 
 import pytest
 import torch
-from rollout_cells import D, Masked, Mean, SelfAttention, assert_same, cat_loop, gradients, make
+from rollout_cells import (
+    D,
+    Hiding,
+    Masked,
+    Mean,
+    SelfAttention,
+    assert_same,
+    cat_loop,
+    gradients,
+    make,
+)
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -162,18 +172,6 @@ class TestRefusals:
             cell.layer.weight.zero_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
-
-
-class Hiding(nn.Module):
-    """Computes with a tensor that it does not register."""
-
-    def __init__(self, hidden: Tensor, *, detach: bool = False) -> None:
-        super().__init__()
-        self.hidden, self.detach = [hidden], detach
-
-    def forward(self, prefix: Tensor) -> Tensor:
-        (hidden,) = self.hidden
-        return prefix.mean(1) * (hidden.detach() if self.detach else hidden)
 
 
 class TestLostGradients:
