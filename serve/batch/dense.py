@@ -96,11 +96,13 @@ class DenseReader:
             raise ValueError(f"{self.path} holds no rows: start has shape {shape}")
         try:
             # One row of zeros stands for all of them.
-            self.signature.check_start(np.zeros((1, *shape[1:]), self._dtype("start")), self.steps)
+            self.signature.check_start(
+                np.zeros((1, *shape[1:]), self.arrays["start"].dtype), self.steps
+            )
             inputs = self.arrays.get("inputs")
             if inputs is not None and inputs.shape[0] != self.rows:
                 raise ValueError(f"inputs must have {self.rows} rows, got shape {inputs.shape}")
-            zeros = inputs and np.zeros((1, *inputs.shape[1:]), self._dtype("inputs"))
+            zeros = None if inputs is None else np.zeros((1, *inputs.shape[1:]), inputs.dtype)
             self.signature.check_inputs(zeros, 1, self.steps)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.path}: {error}") from error
@@ -117,9 +119,6 @@ class DenseReader:
         """Close the file."""
         for region in self.arrays.values():
             region.close()
-
-    def _dtype(self, name: str) -> np.dtype:
-        return self.arrays[name].dtype
 
 
 def open_npy(path: Path) -> dict[str, Region]:

@@ -43,7 +43,9 @@ class ParquetReader:
         self.rows = int(self._file.metadata.num_rows)
         if not self.rows:
             raise ValueError(f"{path} holds no rows")
-        self._seek(0)
+        self._position = 0
+        self._left: list[Row | BadRow] = []
+        self._batches = self._decode(0)
 
     def read(self, first: int, stop: int) -> Sequence[Row | BadRow]:
         """Read the rows ``first`` to ``stop``."""
@@ -69,7 +71,7 @@ class ParquetReader:
     def _seek(self, row: int) -> None:
         group = self._group(row)
         self._position = int(self._ends[group - 1]) if group else 0
-        self._left: list[Row | BadRow] = []
+        self._left = []
         self._batches = self._decode(group)
 
     def _decode(self, group: int) -> Iterator[Sequence[Row | BadRow]]:

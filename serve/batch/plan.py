@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from memmodel.serve.batch.rows import BadRow, Reader
+from memmodel.serve.batch.rows import BadRow, Reader, Row
 from memmodel.serve.runner import Runner
 
 _MAX_BATCH = 1024
@@ -115,7 +115,7 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def _first_good(reader: Reader):
+def _first_good(reader: Reader) -> Row:
     reason = ""
     for first in range(0, reader.rows, _MAX_BATCH):
         for row in reader.read(first, min(first + _MAX_BATCH, reader.rows)):

@@ -1,5 +1,6 @@
 """Windows spread over a Ray cluster: Ray Data's ``map_batches`` with a pool of actors."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def serve_on_ray(runner: Runner, job: Job, windows: Iterable[int]) -> Iterator[i
     if not waiting:
         return
     if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     remote = replace(job, source=job.source.resolve(), partial=job.partial.resolve())
     done = ray.data.from_items(waiting, override_num_blocks=len(waiting)).map_batches(
         _Worker,

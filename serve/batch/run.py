@@ -134,7 +134,7 @@ def _plan(
     runner: Runner, source: Path, output: Path, options: _Options, stored: dict[str, Any] | None
 ) -> Plan:
     """Make the plan, and check that stored work belongs to it."""
-    batch = options.batch or (stored and stored["batch"])
+    batch = options.batch if options.batch or not stored else int(stored["batch"])
     with closing(open_reader(source, runner.signature, options.steps)) as reader:
         plan = make_plan(runner, source, reader, output.suffix, options.steps, batch)
     if stored is not None and (differences := plan.differences(stored)):

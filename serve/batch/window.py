@@ -1,7 +1,7 @@
 """Serve one window of rows."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -88,7 +88,7 @@ def _rollout(runner: Runner, rows: Sequence[Row | BadRow], steps: int) -> dict[s
     return runner.rollout(start, steps, np.stack(inputs) if inputs else None)
 
 
-def _storable(arrays: list[Array], join) -> Array:
+def _storable(arrays: list[Array], join: Callable[[list[Array]], Array]) -> Array:
     if not arrays:
         return np.empty((0,), np.float32)
     joined = join(arrays)

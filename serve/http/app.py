@@ -25,6 +25,7 @@ _STATUS: dict[type[Exception], int] = {
     ModelNotReady: 503,
     Exception: 500,
 }
+_PATIENCE = 16 << 20
 _Message = MutableMapping[str, Any]
 
 
@@ -60,27 +61,33 @@ class BodyLimit:
         if scope["path"].startswith("/v2/repository/"):
             await _error(404, "there is no such route")(scope, receive, send)
             return
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        too_large = _error(413, f"the body is larger than {self._limit} bytes")
-        if length.isdigit() and int(length) > self._limit:
-            await too_large(scope, receive, send)
+        body = await self._read(receive)
+        if body is None:
+            reason = f"the body is larger than {self._limit} bytes"
+            await _error(413, reason)(scope, receive, send)
             return
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._limit:
-                await too_large(scope, receive, send)
-                return
-        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> _Message:
             return messages.pop() if messages else await receive()
 
         await self._app(scope, replay, send)
+
+    async def _read(self, receive: Any) -> bytes | None:
+        """The body, or None if it is too large.
+
+        A client that is still sending may not listen for the answer, so a body that is too large is
+        read on for a while, but not kept.
+        """
+        body, size, more = bytearray(), 0, True
+        while more and size <= self._limit + _PATIENCE:
+            message = await receive()
+            content = message.get("body", b"")  # nothing comes once the client has gone
+            more = message.get("more_body", False)
+            size += len(content)
+            if size <= self._limit:
+                body += content
+        return bytes(body) if size <= self._limit else None
 
 
 def _handler(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:

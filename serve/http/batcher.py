@@ -126,7 +126,8 @@ class Batcher:
 
     def _take(self, group: _Group) -> list[_Request]:
         """Take requests off a group's queue, up to a batch; at least one."""
-        taken, rows = [], 0
+        taken: list[_Request] = []
+        rows = 0
         while group.requests and (
             not taken or rows + group.requests[0].rows <= self._limits.batch_rows
         ):

@@ -1,6 +1,7 @@
 import itertools
 import json
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -14,6 +15,8 @@ import tritonclient.http as triton_http
 from hand_made import expected, save_step
 from service import service, wait_until
 from tritonclient.utils import InferenceServerException
+
+from memmodel.serve.http import serve_http
 
 WIDTH = 3
 
@@ -221,7 +224,6 @@ def test_a_full_queue_says_try_again_and_a_signal_drains(tmp_path):
 def test_it_binds_to_loopback_and_says_when_a_port_is_taken(served):
     import socket
     import subprocess
-    import sys
 
     _, port, _ = served
     host = socket.gethostbyname(socket.gethostname())
@@ -234,3 +236,9 @@ def test_it_binds_to_loopback_and_says_when_a_port_is_taken(served):
     )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_missing_extra_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kserve", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'memmodel\[http\]'"):
+        serve_http(None, "net")
