@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with a CUDA device, in at most ten minutes: the tests that need CUDA, then training
-# time and peak memory (max_memory_allocated) of the main workloads against torch.cat.
+# time and peak memory (max_memory_allocated) of the main workloads against torch.cat, all eager:
+# compiling seven strategies three times over would not fit.
 #
 #     bash benchmarks/gpu.sh [DEVICE]        # cuda unless given
 #

@@ -120,6 +120,11 @@ def read(path: Path) -> Results:
     }
 
 
+def read_machine(path: Path) -> dict[str, str]:
+    """The machine that :func:`write` described."""
+    return json.loads(path.read_text(encoding="utf-8"))["machine"]
+
+
 @dataclass(frozen=True)
 class Requirement:
     """A figure and the bounds it must meet: at least, or at most if ``lower_is_better``."""

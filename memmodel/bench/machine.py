@@ -17,10 +17,12 @@ def describe_machine(device: str = "cpu") -> dict[str, str]:
     facts = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+    if hasattr(os, "sysconf"):  # not on Windows
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        facts["memory"] = f"{pages * size / 2**30:.0f} GiB"
     facts |= {name: found for name in _PACKAGES if (found := _version(name))}
     if device != "cpu":
         import torch
