@@ -24,12 +24,16 @@ class EagerStore:
 
     Loops mostly read the whole prefix right after each append. Once they did, the next append makes
     both nodes in one and keeps the view until it is asked for, or until it is out of date.
+
+    Attributes:
+        has_history: whether the content depends on tensors that require grad.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._content = Content(layout)
         self._journal = Journal(self._content)
         self._token: Tensor | None = None
+        self.has_history = False
         self._constants = WrittenSlots()  # known to carry no gradient
         # The backward pass that this memory was made in, -1 outside of one.
         self._task = torch._C._current_graph_task_id()
@@ -41,11 +45,6 @@ class EagerStore:
     def tensor(self) -> Tensor:
         """The whole content, written or not, without gradient."""
         return self._content.readers
-
-    @property
-    def has_history(self) -> bool:
-        """Whether the content depends on tensors that require grad."""
-        return self._token is not None
 
     @property
     def in_foreign_backward(self) -> bool:
@@ -124,6 +123,7 @@ class EagerStore:
     def detach_(self) -> None:
         """Cut the content off from its history."""
         self._token = self._newest = self._prepared = None
+        self.has_history = False
         self._journal = Journal(self._content)  # the old one belongs to the old graph
         self._constants = WrittenSlots()
 
@@ -134,4 +134,7 @@ class EagerStore:
                 "a SlotMemory cannot be used inside torch.func transforms (grad, vjp, vmap, ...): "
                 "use memmodel.rollout or memmodel.slot_write there"
             )
-        return new_token(self._content.readers) if self._token is None else self._token
+        if self._token is None:
+            self.has_history = True
+            return new_token(self._content.readers)
+        return self._token

@@ -323,7 +323,7 @@ class SlotMemory:
 
     def _refuse_recomputation(self, what: str) -> None:
         """Refuse what would mean something else when a backward pass runs the program again."""
-        if self._store.in_foreign_backward:
+        if not torch.compiler.is_compiling() and self._store.in_foreign_backward:
             raise RuntimeError(
                 f"{what} inside a backward pass (a checkpointed function that is recomputed) meets "
                 "the memory as it is at the end, not as it was: read with explicit bounds, or read "
