@@ -69,6 +69,8 @@ class TrainOptions:
             raise ValueError(
                 f"holdout={self.holdout} and validation={self.validation} leave nothing to train on"
             )
+        if self.cell == "attention" and self.width % self.heads:
+            raise ValueError(f"heads must divide width={self.width}, got {self.heads}")
         self.preprocessing()
 
     def preprocessing(self) -> Preprocessing:

@@ -69,7 +69,7 @@ def test_missing_values_are_interpolated_and_said_so(capfd, data, tmp_path):
         (["--columns", "small,gap"], "column 'gap' lacks 1 of 160 values, the first in row 4"),
         (["--columns", "short"], "column 'short' is too short"),
         (["--columns", "small,no,such"], "no column 'no', 'such'; there are 'small', 'large'"),
-        (["--columns", "small", "--heads", "3"], "must be a multiple of parts=3"),
+        (["--columns", "small", "--heads", "3"], "heads must divide width=16, got 3"),
         (["--columns", "small", "--period", "60"], "period must be between 2 and the window's 24"),
         (["--columns", "small", "--device", "abacus"], "device 'abacus' cannot be used here"),
         (["--columns", "small", "--lr", "0"], "lr must be positive, got 0.0"),

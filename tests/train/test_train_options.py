@@ -14,7 +14,7 @@ from memmodel.train import TrainOptions
         ({"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
         ({"holdout": 1.0}, "holdout must lie between 0 and 1, got 1.0"),
         ({"holdout": 0.6, "validation": 0.4}, "leave nothing to train on"),
-        ({"heads": 5}, "slot_dim=32 must be a multiple of parts=5"),
+        ({"heads": 5}, "heads must divide width=32, got 5"),
         ({"heads": 0}, "heads must be at least 1, got 0"),
         ({"periods": (100,)}, "period must be between 2 and the window's 16 points, got 100"),
     ],
