@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from memmodel.cells.attention_ops import attention_rollout
+from memmodel.cells.fast import check_operand, computes_as, under_autocast
 
 
 class AttentionCell(nn.Module):
@@ -87,6 +88,15 @@ class AttentionCell(nn.Module):
         read = torch.matmul(weights.unsqueeze(2), slots).flatten(1)  # (B, D)
         return read + self.output(torch.tanh(self.controller(torch.cat([z, read], dim=1))))
 
+    def fast_rollout_applies(self) -> bool:
+        """Whether :meth:`fast_rollout` computes what calling the cell step by step would.
+
+        It does not under autocast, nor with layers replaced by something else than ``nn.Linear``.
+        """
+        layers = (self.query, self.controller, self.output)
+        plain = all(computes_as(layer, nn.Linear) and layer.bias is not None for layer in layers)
+        return plain and not under_autocast(self)
+
     def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
         """What :func:`memmodel.rollout` runs: the plain form's numbers, by one registered op.
 
@@ -97,7 +107,18 @@ class AttentionCell(nn.Module):
 
         Returns:
             The memory ``(B, k0 + steps, D)``; first-order gradients only.
+
+        Raises:
+            ValueError: ``start`` or ``inputs`` has the wrong shape or device, or ``inputs`` is
+                missing, or given to a cell without ``input_dim``.
+            TypeError: a dtype differs from that of the parameters, or is complex.
         """
+        check_operand("start", start, self.slot_dim, self.query.weight)
+        if (inputs is None) != (self.input_dim is None):
+            given = "None" if inputs is None else "a tensor"
+            raise ValueError(f"inputs must match input_dim={self.input_dim}, got {given}")
+        if inputs is not None and self.input_dim is not None:
+            check_operand("inputs", inputs, self.input_dim, self.query.weight)
         weights = (
             self.query.weight, self.query.bias,
             self.controller.weight, self.controller.bias,

@@ -3,8 +3,8 @@
 Per block: all queries, weights, reads and activations are recomputed at once, since the memory is
 known (teacher forcing); then the steps run in reverse and compute input gradients only; then each
 parameter's gradient is one GEMM over the block. A read adds to the gradient of its head's slots the
-rank-2 term ``weights ⊗ grad_read + grad_scores ⊗ query``: older slots get a block of them as one
-GEMM, slots inside the block read the terms that wait for them when their turn comes.
+rank-2 term ``weights ⊗ grad_read + grad_scores ⊗ query``: slots older than the block get all of the
+block's terms as two GEMMs, slots inside the block gather theirs when their turn comes.
 """
 
 from typing import NamedTuple
@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from memmodel.cells.attention_forward import Weights, head_first
-
-# Attention weights and their gradients, (B·H, block, 2, N), are the one quantity that would be
-# quadratic over all steps: a block bounds it.
-_BLOCK_BYTES = 2 * 2**20
-_BLOCK_MIN, _BLOCK_MAX = 8, 64
+from memmodel.cells.attention_scratch import Scratch
 
 
 class Gradients(NamedTuple):
@@ -52,25 +48,6 @@ def backward(
     return _Backward(grad, memory, inputs, weights, first, heads, scale).run()
 
 
-class _Block(NamedTuple):
-    """n steps, recomputed: step-first unless said otherwise."""
-
-    begin: int  # first step
-    features: Tensor  # (n, B, W + D): [z, read]
-    activation: Tensor  # (n, B, D)
-    gate: Tensor  # (n, B, D): derivative of tanh
-    read: Tensor  # (n, B·H, d)
-    # Factors of the memory's gradient: a step's vectors are [grad_read, query], its coefficients
-    # [weights, grad_scores] over all slots that the block reads.
-    vectors: Tensor  # (n, 2, B·H, d)
-    coefficients: Tensor  # (B·H, n, 2, top)
-    inside: Tensor  # (B·H, n - 1, n, 2): coefficients of the block's own slots, slot-first
-    # Filled in by the steps: gradients of slot, query and the controller's tanh argument.
-    grad_slot: Tensor  # (n, B, D)
-    grad_query: Tensor  # (n, B, D)
-    grad_hidden: Tensor  # (n, B, D)
-
-
 class _Backward:
     """One backward pass: its operands, and the gradients so far."""
 
@@ -84,160 +61,181 @@ class _Backward:
         heads: int,
         scale: float,
     ) -> None:
-        D = memory.shape[2]
-        self.memory, self.inputs, self.first, self.heads, self.scale = (
-            memory, inputs, first, heads, scale,
-        )  # fmt: skip
+        self.memory, self.inputs, self.first, self.scale = memory, inputs, first, scale
         self.weights = w = weights.scaled(scale)
-        self.z_width = w.query.shape[1]
+        self.slot_width, self.z_width = memory.shape[2], w.query.shape[1]
         self.keys = head_first(memory, heads)
         self.keys_t = self.keys.transpose(1, 2)
-        # Slot-first: each slot's gradient is contiguous.
-        self.grad_memory = grad.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        self.grad_inputs = None if inputs is None else inputs.new_empty(inputs.shape)
-        self.grad_weights = Weights(*(torch.zeros_like(weight) for weight in weights))
-        self.query_slot = w.query[:, :D].contiguous()
-        self.hidden_slot = w.controller[:, :D].contiguous()
-        self.hidden_read = w.controller[:, self.z_width :].contiguous()
-        self.block = self._block_length()
-        ones = torch.ones(self.block, self.block, dtype=torch.bool, device=memory.device)
-        self.unwritten = ones.triu()  # [step, slot] of a block: the slot is not yet there
+        # Each weight's columns for the newest slot, and the controller's for the read.
+        self.slot_weights = (
+            w.query[:, : self.slot_width].contiguous(),
+            w.controller[:, : self.slot_width].contiguous(),
+        )
+        self.read_weight = w.controller[:, self.z_width :].contiguous()
+        self.scratch = Scratch(memory, heads=heads, features=w.controller.shape[1])
 
-    def _block_length(self) -> int:
-        B, N, _ = self.memory.shape
-        step = max(1, 2 * B * self.heads * N * self.memory.element_size())
-        return min(max(_BLOCK_BYTES // step, _BLOCK_MIN), _BLOCK_MAX)
+        # Low precision loses small terms of long sums.
+        low = memory.dtype in (torch.float16, torch.bfloat16)
+        self.sums = torch.float32 if low else memory.dtype
+        # Slot-first: each slot's gradient is contiguous.
+        self.grad_memory = grad.new_empty(memory.shape[1], *memory.shape[::2], dtype=self.sums)
+        self.grad_memory.copy_(grad.transpose(0, 1))
+        self.slot_grads = (
+            self.grad_memory.view(memory.shape[1], *self.keys.shape[::2]).unsqueeze(2).unbind(0)
+        )
+        self.grad_inputs = None if inputs is None else inputs.new_empty(inputs.shape)
+        self.grad_weights = Weights(*(torch.zeros_like(w, dtype=self.sums) for w in weights))
 
     def run(self) -> Gradients:
         """All blocks, latest first."""
-        carry: tuple[Tensor, Tensor] | None = None
-        for end in range(self.memory.shape[1] - self.first, 0, -self.block):
-            block = self._recompute(max(0, end - self.block), end)
-            carry = self._steps_back(block, carry)
-            self._add_older_slots(block)
-            self._add_weights(block)
+        steps, block = self.memory.shape[1] - self.first, self.scratch.block
+        nothing = self.memory.new_zeros(self.memory.shape[0], self.slot_width)
+        later = nothing, nothing
+        for begin in reversed(range(0, steps, block)):
+            n = min(block, steps - begin)
+            weights, grad_scores = self._recompute(begin, n)
+            later = self._steps_back(self.first + begin, weights, grad_scores, later)
+            self._add_older_slots(self.first + begin, weights, grad_scores)
+            self._add_weights(n)
             if self.grad_inputs is not None:
-                self.grad_inputs[:, block.begin : end] = self._grad_inputs(block)
-        if carry is not None:
-            self._add_newest(self.grad_memory[self.first - 1], carry)
+                self.grad_inputs[:, begin : begin + n] = self._inputs_back(n)
+        _add_newest(self.grad_memory[self.first - 1], later, self.slot_weights)
+        dtype = self.memory.dtype
         return Gradients(
-            self.grad_memory[: self.first].transpose(0, 1).contiguous(),
+            self.grad_memory[: self.first]
+            .transpose(0, 1)
+            .to(dtype)
+            .clone(memory_format=torch.contiguous_format),
             self.grad_inputs,
-            self.grad_weights.scaled(self.scale),
+            Weights(*(grad.to(dtype) for grad in self.grad_weights.scaled(self.scale))),
         )
 
-    def _recompute(self, begin: int, end: int) -> _Block:
-        """Everything the steps need, from the memory alone."""
-        n, heads, w, z_width = end - begin, self.heads, self.weights, self.z_width
-        B, _, D = self.memory.shape
-        rows, d, oldest, top = B * heads, D // heads, self.first + begin, self.first + end - 1
-        features = self.memory.new_empty(n, B, z_width + D)
-        features[..., :D] = self.memory[:, oldest - 1 : top].transpose(0, 1)
+    def _recompute(self, begin: int, n: int) -> tuple[Tensor, Tensor]:
+        """Fill the scratch with what steps ``begin`` to ``begin + n - 1`` need.
+
+        Returns:
+            The attention weights ``(B·H, n, slots)``, and a buffer of their shape.
+        """
+        scratch, w, D, z_width = self.scratch, self.weights, self.slot_width, self.z_width
+        oldest = self.first + begin
+        slots = oldest + n
+        features = scratch.features[:n]
+        features[..., :D] = self.memory[:, oldest - 1 : slots - 1].transpose(0, 1)
         if self.inputs is not None:
-            features[..., D:z_width] = self.inputs[:, begin:end].transpose(0, 1)
-        vectors = self.memory.new_empty(n, 2, rows, d)
-        flat = features.view(n * B, z_width + D)
-        query = torch.addmm(w.query_bias, flat[:, :z_width], w.query.t())
-        vectors[:, 1] = query.view(n, rows, d)
+            features[..., D:z_width] = self.inputs[:, begin : begin + n].transpose(0, 1)
+        flat = features.flatten(0, 1)
+        query = scratch.vectors[1, :n]
+        torch.addmm(w.query_bias, flat[:, :z_width], w.query.t(), out=query.view(-1, D))
 
-        scores = torch.bmm(vectors[:, 1].transpose(0, 1), self.keys_t[:, :, :top])
-        scores[:, :, oldest:].masked_fill_(self.unwritten[:n, : n - 1], -torch.inf)
-        weights = torch.softmax(scores, dim=2)  # (B·H, n, top)
-        read = torch.bmm(weights, self.keys[:, :top]).transpose(0, 1).contiguous()
-        features[..., z_width:] = read.view(n, B, D)
-        coefficients = weights.new_empty(rows, n, 2, top)
-        coefficients[:, :, 0] = weights
-        inside = weights.new_empty(rows, n - 1, n, 2)
-        inside[..., 0] = weights[:, :, oldest:].transpose(1, 2)
+        weights, scores = scratch.coefficients(n, slots)
+        torch.bmm(query.transpose(0, 1), self.keys_t[:, :, :slots], out=scores)
+        scores[:, :, oldest:].masked_fill_(scratch.unwritten[:n, :n], -torch.inf)
+        torch.softmax(scores, dim=2, out=weights)
+        scratch.inside[:, :n, 0, :n] = weights[:, :, oldest:].transpose(1, 2)
+        read = scratch.read[:n]
+        read.copy_(torch.bmm(weights, self.keys[:, :slots]).transpose(0, 1))
+        features[..., z_width:] = read.view(*features.shape[:2], D)
 
-        activation = torch.addmm(w.controller_bias, flat, w.controller.t()).tanh_()
-        filled_by_steps = (features.new_empty(n, B, D) for _ in range(3))
-        return _Block(
-            begin,
-            features,
-            activation.view(n, B, D),
-            (1 - activation.square()).view(n, B, D),
-            read,
-            vectors,
-            coefficients,
-            inside,
-            *filled_by_steps,
-        )
-
-    def _add_newest(self, grad: Tensor, carry: tuple[Tensor, Tensor]) -> None:
-        """Add to a slot's ``grad`` what the step that had it as newest slot sends back."""
-        grad_query, grad_hidden = carry
-        grad.addmm_(grad_query, self.query_slot).addmm_(grad_hidden, self.hidden_slot)
+        activation, gate = scratch.activation[:n], scratch.gate[:n]
+        torch.addmm(w.controller_bias, flat, w.controller.t(), out=activation.view(-1, D)).tanh_()
+        torch.mul(activation, activation, out=gate).neg_().add_(1)
+        return weights, scores
 
     def _steps_back(
-        self, block: _Block, carry: tuple[Tensor, Tensor] | None
+        self,
+        oldest: int,
+        weights: Tensor,
+        grad_scores: Tensor,
+        later: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Input gradients of the block's steps, one after the other."""
-        n, _, rows, d = block.vectors.shape
-        top = block.coefficients.shape[3]
-        oldest = top - n + 1
-        heads_shape = (rows, 1, d)
-        keys, keys_t = self.keys[:, :top], self.keys_t[:, :, :top]
-        vectors = block.vectors.view(2 * n, rows, d).transpose(0, 1)
-        inside = block.inside.view(rows, n - 1, 2 * n)
-        output_weight = self.weights.output
-        for i in reversed(range(n)):
-            slot = self.first + block.begin + i
-            grad = block.grad_slot[i]
-            waiting = 2 * (i + 1)
-            if i < n - 1:
-                torch.baddbmm(
-                    self.grad_memory[slot].view(heads_shape),
-                    inside[:, i : i + 1, waiting:],
-                    vectors[:, waiting:],
-                    out=grad.view(heads_shape),
-                )
-            else:
-                grad.copy_(self.grad_memory[slot])
-            if carry is not None:
-                self._add_newest(grad, carry)
-            grad_hidden = torch.mm(grad, output_weight, out=block.grad_hidden[i])
-            grad_hidden.mul_(block.gate[i])
-            grad_read = block.vectors[i, 0]
-            torch.addmm(grad, grad_hidden, self.hidden_read, out=grad_read.view(grad.shape))
-            grad_read = grad_read.view(heads_shape)
+        """Input gradients of the block's steps, one after the other.
 
+        Args:
+            oldest: the block's first slot.
+            weights: attention weights ``(B·H, n, slots)``.
+            grad_scores: gets the gradient of the scores, ``(B·H, n, slots)``.
+            later: gradients of query and tanh argument of the step after the block.
+
+        Returns:
+            The same gradients of the block's first step.
+        """
+        n, slots = weights.shape[1:]
+        keys, keys_t = self.keys[:, :slots], self.keys_t[:, :, :slots]
+        vectors = self.scratch.vectors.flatten(0, 1).transpose(0, 1)
+        exact = self.sums == self.memory.dtype
+        steps = zip(
+            self.scratch.steps,
+            self.slot_grads[oldest:],
+            weights.unsqueeze(2).unbind(1),
+            grad_scores.unsqueeze(2).unbind(1),
+            grad_scores[:, :, oldest:].unbind(1),
+            self.scratch.inside[:, :n, 1, :n].unbind(2),
+            strict=False,
+        )
+        for step, slot_grad, step_weights, step_scores, step_inside, inside in reversed([*steps]):
+            grad, grad_hidden = step.grad_slot, step.grad_hidden
+            if exact:
+                torch.baddbmm(slot_grad, step.slot_coefficients, vectors, out=step.grad_slot_heads)
+            else:
+                torch.bmm(step.slot_coefficients, vectors, out=step.grad_slot_heads).add_(slot_grad)
+            _add_newest(grad, later, self.slot_weights)
+            torch.mm(grad, self.weights.output, out=grad_hidden).mul_(step.gate)
+            torch.addmm(grad, grad_hidden, self.read_weight, out=step.grad_read)
             # Softmax: grad_scores = weights * (grad_weights - weights · grad_weights), where the
             # inner product is that of the read and its gradient.
-            grad_weights = torch.bmm(grad_read, keys_t)
-            grad_weights -= torch.bmm(grad_read, block.read[i].unsqueeze(2))
-            weights, grad_scores = block.coefficients[:, i].split(1, dim=1)
-            torch.mul(weights, grad_weights, out=grad_scores)
-            block.inside[:, :, i, 1] = grad_scores[:, 0, oldest:]
-            grad_query = block.grad_query[i]
-            torch.bmm(grad_scores, keys, out=grad_query.view(heads_shape))
-            carry = grad_query, grad_hidden
-        assert carry is not None
-        return carry
+            grad_weights = torch.bmm(step.grad_read_heads, keys_t)
+            grad_weights.sub_(torch.bmm(step.grad_read_heads, step.read))
+            torch.mul(step_weights, grad_weights, out=step_scores)
+            inside.copy_(step_inside)
+            torch.bmm(step_scores, keys, out=step.grad_query_heads)
+            later = step.grad_query, grad_hidden
+        return later
 
-    def _add_older_slots(self, block: _Block) -> None:
-        n, _, rows, d = block.vectors.shape
-        oldest = block.coefficients.shape[3] - n + 1
+    def _add_older_slots(self, oldest: int, weights: Tensor, grad_scores: Tensor) -> None:
+        """Add the block's terms to the gradient of the slots before it."""
+        n, rows, d = weights.shape[1], *self.keys.shape[::2]
+        grad_read, query = self.scratch.vectors[:, :n].transpose(1, 2)
         older = self.grad_memory[:oldest].view(oldest, rows, d).transpose(0, 1)
-        coefficients = block.coefficients.flatten(1, 2)[:, :, :oldest]
-        vectors = block.vectors.view(2 * n, rows, d).transpose(0, 1)
-        older.baddbmm_(coefficients.transpose(1, 2), vectors)
+        _add_product(older, weights[:, :, :oldest].transpose(1, 2), grad_read)
+        _add_product(older, grad_scores[:, :, :oldest].transpose(1, 2), query)
 
-    def _add_weights(self, block: _Block) -> None:
-        grads = self.grad_weights
-        features, activation = block.features.flatten(0, 1), block.activation.flatten(0, 1)
-        grad_query, grad_hidden = block.grad_query.flatten(0, 1), block.grad_hidden.flatten(0, 1)
-        grad_slot = block.grad_slot.flatten(0, 1)
-        grads.query.addmm_(grad_query.t(), features[:, : self.z_width])
-        grads.controller.addmm_(grad_hidden.t(), features)
-        grads.output.addmm_(grad_slot.t(), activation)
-        grads.query_bias.add_(grad_query.sum(0))
-        grads.controller_bias.add_(grad_hidden.sum(0))
-        grads.output_bias.add_(grad_slot.sum(0))
+    def _add_weights(self, n: int) -> None:
+        """Add the block's terms to the gradients of the parameters."""
+        scratch, grads = self.scratch, self.grad_weights
+        features = scratch.features[:n].flatten(0, 1)
+        for grad, weight, bias, operand in (
+            (scratch.grad_query, grads.query, grads.query_bias, features[:, : self.z_width]),
+            (scratch.grad_hidden, grads.controller, grads.controller_bias, features),
+            (
+                scratch.grad_slot,
+                grads.output,
+                grads.output_bias,
+                scratch.activation[:n].flatten(0, 1),
+            ),
+        ):
+            rows = grad[:n].flatten(0, 1)
+            _add_product(weight, rows.t(), operand)
+            bias.add_(rows.sum(0, dtype=self.sums))
 
-    def _grad_inputs(self, block: _Block) -> Tensor:
+    def _inputs_back(self, n: int) -> Tensor:
         """Gradient of the block's inputs, ``(B, n, I)``."""
-        D = self.memory.shape[2]
-        grad = torch.matmul(block.grad_query, self.weights.query[:, D:])
-        grad += torch.matmul(block.grad_hidden, self.weights.controller[:, D : self.z_width])
+        D, w = self.slot_width, self.weights
+        grad = torch.matmul(self.scratch.grad_query[:n], w.query[:, D:])
+        grad += torch.matmul(self.scratch.grad_hidden[:n], w.controller[:, D : self.z_width])
         return grad.transpose(0, 1)
+
+
+def _add_newest(grad: Tensor, later: tuple[Tensor, Tensor], weights: tuple[Tensor, Tensor]) -> None:
+    """Add to a slot's gradient ``(B, D)`` what it did as newest slot, to query and controller."""
+    for grad_rows, weight in zip(later, weights, strict=True):
+        _add_product(grad, grad_rows, weight)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a (batched) matrix product in place, to a sum of maybe higher precision."""
+    if total.dtype != left.dtype:
+        total.add_(torch.matmul(left, right))
+    elif total.ndim == 2:
+        total.addmm_(left, right)
+    else:
+        total.baddbmm_(left, right)

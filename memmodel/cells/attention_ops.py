@@ -7,7 +7,7 @@ from torch import Tensor
 
 from memmodel.cells import attention_backward, attention_forward
 from memmodel.cells.attention_forward import Weights
-from memmodel.cells.autograd import refuse_second_order
+from memmodel.cells.fast import refuse_second_order
 
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memmodel.cells.fast import check_operand, computes_as, under_autocast
 from memmodel.cells.recurrent_ops import recurrent_rollout
 
 _KINDS: dict[str, type[nn.RNNBase]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
@@ -74,6 +75,17 @@ class RecurrentCell(nn.Module):
             return self.rnn(prefix)[0][:, -1]
         return self.rnn(prefix.transpose(0, 1))[0][-1]
 
+    def fast_rollout_applies(self) -> bool:
+        """Whether :meth:`fast_rollout` computes what calling the cell step by step would.
+
+        It does not under autocast, nor with dropout between layers in training: calling the cell
+        draws new masks for the whole prefix at every step, which no kept state can repeat.
+        """
+        rnn = self.rnn
+        drops = rnn.training and rnn.dropout > 0 and rnn.num_layers > 1
+        plain = computes_as(rnn, _KINDS[rnn.mode.removesuffix("_TANH").removesuffix("_RELU")])
+        return plain and not drops and not under_autocast(self)
+
     def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
         """What :func:`memmodel.rollout` runs: the plain form's numbers at O(1) per step.
 
@@ -84,11 +96,19 @@ class RecurrentCell(nn.Module):
 
         Returns:
             The memory ``(B, k0 + steps, D)``; first-order gradients only.
+
+        Raises:
+            ValueError: ``start`` has the wrong shape or device, or ``inputs`` is given.
+            TypeError: ``start``'s dtype differs from that of the parameters, or is complex.
         """
         rnn = self.rnn
+        weights: list[Tensor] = [weight for layer in rnn.all_weights for weight in layer]
+        check_operand("start", start, rnn.input_size, weights[0])
+        if inputs is not None:
+            raise ValueError("inputs must be None: a RecurrentCell takes none")
         return recurrent_rollout(
             start,
-            [weight for layer in rnn.all_weights for weight in layer],
+            weights,
             mode=rnn.mode,
             layers=rnn.num_layers,
             bias=rnn.bias,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memmodel.cells import recurrent_backward, recurrent_forward
-from memmodel.cells.autograd import refuse_second_order
+from memmodel.cells.fast import refuse_second_order
 from memmodel.cells.recurrent_forward import Rollout, layers_from, weights_from
 from memmodel.cells.recurrent_kinds import kind_named
 

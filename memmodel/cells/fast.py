@@ -1,0 +1,50 @@
+"""What the fast rollouts share: when they apply, and how far they can be differentiated."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def computes_as(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether calling ``module`` does what ``kind`` does with the module's parameters.
+
+    Parametrized modules do; adapters, quantized layers and replaced ``forward`` methods do not.
+    """
+    return type(module).forward is kind.forward and "forward" not in module.__dict__
+
+
+def under_autocast(module: nn.Module) -> bool:
+    """Whether calls of ``module`` are cast to another dtype.
+
+    The step-by-step rollout then decides dtypes operation by operation, as autocast does.
+    """
+    return any(torch.is_autocast_enabled(weight.device.type) for weight in module.parameters())
+
+
+def check_operand(name: str, operand: Tensor, width: int, weight: Tensor) -> None:
+    """Raise unless ``operand`` is ``(B, length, width)`` with the weights' dtype and device."""
+    if operand.ndim != 3 or operand.shape[2] != width:
+        raise ValueError(
+            f"{name} must be (B, length, {width}) for this cell, got shape {tuple(operand.shape)}"
+        )
+    if not weight.is_floating_point():
+        raise TypeError(f"the cell's parameters must be real floating point, got {weight.dtype}")
+    if operand.dtype != weight.dtype:
+        raise TypeError(
+            f"{name} must have the dtype of the cell's parameters, {weight.dtype}, "
+            f"got {operand.dtype}"
+        )
+    if operand.device != weight.device:
+        raise ValueError(
+            f"{name} must be on the device of the cell's parameters, {weight.device}, "
+            f"got {operand.device}"
+        )
+
+
+def refuse_second_order(ctx: Any, *grads: Any) -> None:
+    """Backward of the ops that compute gradients: they are not differentiable themselves."""
+    raise RuntimeError(
+        "this cell's fast rollout has first-order gradients only: for higher orders use "
+        "memmodel.rollout(..., recompute=False)"
+    )
