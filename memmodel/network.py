@@ -1,17 +1,12 @@
 """The network: a cell rolled out over its own memory, and an optional head on the new slots."""
 
-import json
 from pathlib import Path
 
-import safetensors.torch
 from torch import Tensor, nn
 
+from memmodel import saved
 from memmodel._rollout import rollout
 from memmodel.config import build, describe
-
-FORMAT_VERSION = 1
-_CONFIG = "config.json"
-_WEIGHTS = "model.safetensors"
 
 
 class MemoryNetwork(nn.Module):
@@ -46,16 +41,16 @@ class MemoryNetwork(nn.Module):
         return memory if self.head is None else self.head(memory[:, start.shape[1] :])
 
     def save(self, directory: str | Path) -> None:
-        """Save weights (safetensors) and structure (JSON) into ``directory``, made if needed."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        """Save weights (safetensors) and structure (JSON) into ``directory``, made if needed.
+
+        Weights are saved in their dtype, tied ones once. A cell or head of the user's own class is
+        saved by its weights and name alone; :meth:`load` then has to be given an instance.
+        """
         config = {
-            "format_version": FORMAT_VERSION,
             "cell": describe(self.cell, "cell"),
             "head": None if self.head is None else describe(self.head, "head"),
         }
-        safetensors.torch.save_model(self, str(directory / _WEIGHTS))
-        (directory / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        saved.save(self, config, Path(directory))
 
     @classmethod
     def load(
@@ -74,22 +69,13 @@ class MemoryNetwork(nn.Module):
 
         Raises:
             FileNotFoundError: ``directory`` holds no saved network.
-            ValueError: the format is newer than this memmodel, or a class of the user's own is
-                needed and was not passed.
+            ValueError: a file is damaged, the format is newer than this memmodel, a class of the
+                user's own is needed and was not passed, or the weights do not fit what was.
         """
-        directory = Path(directory)
-        path = directory / _CONFIG
-        if not path.is_file():
-            raise FileNotFoundError(f"directory must hold a saved network, but {path} is missing")
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if config["format_version"] > FORMAT_VERSION:
-            raise ValueError(
-                f"{path} has format_version {config['format_version']}, "
-                f"this memmodel reads up to {FORMAT_VERSION}: upgrade memmodel"
-            )
+        config, state = saved.read(Path(directory))
         cell = cell or build(config["cell"], "cell")
         if head is None and config["head"] is not None:
             head = build(config["head"], "head")
         network = cls(cell, head)
-        safetensors.torch.load_model(network, str(directory / _WEIGHTS))
+        saved.load_state(network, state, config["ties"])
         return network
