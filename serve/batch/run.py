@@ -119,7 +119,12 @@ def _serve_planned(
     partial = Partial(output)
     with closing(partial):
         stored = None if options.restart else partial.stored_plan()
-        plan = _plan(runner, source, output, options, stored)
+        try:
+            plan = _plan(runner, source, output, options, stored)
+        except ValueError:
+            if stored is None:
+                partial.remove()  # nothing was begun
+            raise
         if stored is None:
             partial.begin(plan)
         job = Job(source, plan, partial.directory, options.strict)

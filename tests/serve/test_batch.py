@@ -8,6 +8,8 @@ from hand_made import expected, save_step
 from safetensors.numpy import load_file, save_file
 
 from memmodel.serve import Runner, run_batch
+from memmodel.serve.batch import plan
+from memmodel.serve.batch.reading import open_reader
 
 STEPS, WIDTH = 4, 3
 
@@ -160,3 +162,28 @@ def test_a_directory_is_served_file_by_file(runner, tmp_path):
     with pytest.raises(FileExistsError, match="pass force=True"):
         run_batch(runner, tmp_path / "in", tmp_path / "out", steps=STEPS)
     run_batch(runner, tmp_path / "in", tmp_path / "out", steps=STEPS, force=True)
+
+
+@pytest.mark.parametrize(("free", "expected"), [(1, 1), (8 * 100 * 288, 100), (1 << 40, 1000)])
+def test_the_batch_size_follows_the_free_memory(runner, tmp_path, monkeypatch, free, expected):
+    """A row of 6 slots of 12 bytes is counted four times."""
+    path = save(tmp_path / "in.npz", rows(1000))
+    monkeypatch.setattr(plan, "_available_bytes", lambda: free)
+    reader = open_reader(path, runner.signature, STEPS)
+    assert plan.make_plan(runner, path, reader, ".npz", STEPS, None).batch == expected
+    assert plan.make_plan(runner, path, reader, ".npz", STEPS, 7).batch == 7
+    reader.close()
+
+
+@pytest.mark.parametrize("name", ["cut.npz", "cut.safetensors", "cut.parquet", "cut.npy"])
+def test_a_truncated_file_is_refused(runner, tmp_path, name):
+    whole = tmp_path / f"whole{(tmp_path / name).suffix}"
+    if whole.suffix == ".npy":
+        runner = Runner.load(save_step(tmp_path / "plain.onnx", takes_inputs=False), "cpu")
+        np.save(whole, rows()["start"])
+    else:
+        save(whole, rows())
+    (tmp_path / name).write_bytes(whole.read_bytes()[:-300])
+    with pytest.raises(ValueError, match=r"cut\.\w+ .*(damaged|truncated)"):
+        run_batch(runner, tmp_path / name, tmp_path / "out.npz", steps=STEPS)
+    assert not (tmp_path / "out.npz").exists()
