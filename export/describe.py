@@ -42,9 +42,7 @@ def torch_metadata(
             interface.slot_spec("memory", "batch", "slots"),
             *interface.output_specs("batch", "steps"),
         )
-        # torch.export takes an empty slice for a head to be impossible.
-        least = 1 if format != "torchscript" and interface.output is not None else 0
-        capacity = f"k0 >= 1, steps >= {least}; k0 + steps slots allocated once, written in place"
+        capacity = "k0 >= 1, steps >= 0; k0 + steps slots allocated once, written in place"
     else:
         inputs = (
             interface.slot_spec("prefix", "batch", "slots"),

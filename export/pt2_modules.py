@@ -29,26 +29,29 @@ class DynamicRollout(nn.Module):
         memory = _allocate(start, count)
         end = steps + k0
 
-        def go_on(length: Tensor) -> Tensor:
+        def go_on(length: Tensor, done: Tensor) -> Tensor:
             return length < end
 
-        def write(length: Tensor) -> tuple[Tensor]:
+        def write(length: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+            # Two counters that torch.export cannot relate: from k = k0 + i it would conclude that
+            # there is at least one step, or that k0 is at least 2.
             k = int(length.item())
-            # Said of k, not of k - k0: torch.export would conclude that there is a step at least.
             torch._check(k >= 1)
             torch._check(k < memory.shape[1])
             prefix = memory.narrow(1, 0, k)
             if inputs is None:
                 slot = self.cell(prefix)
             else:
-                torch._check(k >= k0)
-                torch._check(k - k0 < inputs.shape[1])
-                slot = self.cell(prefix, inputs.select(1, k - k0))
+                i = int(done.item())
+                torch._check(i >= 0)
+                torch._check(i < inputs.shape[1])
+                slot = self.cell(prefix, inputs.select(1, i))
             memory.select(1, k).copy_(slot)
-            return (length + 1,)
+            return length + 1, done + 1
 
-        # On steps' device: the loop's condition compares the two.
-        while_loop(go_on, write, (torch.zeros_like(steps) + k0,))
+        # On steps' device: the loop's condition compares them.
+        done = torch.zeros_like(steps)
+        while_loop(go_on, write, (done + k0, done))
         return _results(memory, k0, count, self.head)
 
 

@@ -51,13 +51,13 @@ def command(
     memmodel export run repository --to triton
     """
     if target == "triton":
-        _refuse(opset=opset, aot=aot, steps=steps, report=report)
-        _write_triton(run, out, force=force)
+        _refuse(aot=aot, steps=steps, report=report)
+        _write_triton(run, out, force=force, **_given(opset=opset))
         return
     options: dict[str, Any] = {"form": form, "force": force}
     if out.suffix == ".onnx":
         _refuse(aot=aot, steps=steps)
-        options |= {} if opset is None else {"opset": opset}
+        options |= _given(opset=opset)
     elif out.suffix == ".pt":
         _refuse(opset=opset, aot=aot, steps=steps)
     elif out.suffix == ".pt2":
@@ -81,11 +81,16 @@ def _export(run: Path, out: Path, options: dict[str, Any], report: Path | None) 
         click.echo(f"report: {report}")
 
 
-def _write_triton(run: Path, out: Path, *, force: bool) -> None:
+def _write_triton(run: Path, out: Path, **options: Any) -> None:
     from memmodel.network import MemoryNetwork
     from memmodel.serve import triton
 
-    click.echo(str(triton.write_repository(MemoryNetwork.load(run), out, force=force)))
+    click.echo(f"{triton.write_repository(MemoryNetwork.load(run), out, **options)}")
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those options that the user gave; the others keep the library's defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _refuse(**options: Any) -> None:
