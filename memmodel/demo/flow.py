@@ -23,7 +23,7 @@ from memmodel.train.series import Series
 from memmodel.train.split import Values
 from memmodel.train.trainer import Progress
 
-STEPS = (64, 128, 256, 512)
+STEPS = (128, 256, 512)
 MUST_BEAT = ("last value", "seasonal naive")
 # Largest deviation of served forecasts from PyTorch's, in units of the series' scale: float32
 # rounding, carried through a horizon of steps.
