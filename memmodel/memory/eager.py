@@ -83,8 +83,9 @@ class EagerStore:
             return
         self._constants = WrittenSlots()
         node: Any = _add if add else _rewrite
-        # Also under no_grad: gradients must stop at the new content.
-        with torch.enable_grad():
+        # Also under no_grad and inference_mode: gradients must stop at the new content, and what
+        # other slots depend on must not be lost.
+        with torch.inference_mode(False), torch.enable_grad():
             self._token = node(self._linked(), value, self._journal, region, seen)
 
     def read(self, region: Region) -> Tensor:

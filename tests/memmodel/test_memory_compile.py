@@ -89,3 +89,22 @@ def test_misuse_is_refused_while_compiling() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="slot 0 has been written"):
         torch.compile(twice, fullgraph=True, backend="eager")(leaves()[0])
+
+
+# Dynamo looks at .grad of every input.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_cell_in_an_eager_loop() -> None:
+    x, w = leaves()
+
+    def run(cell) -> tuple[Tensor, ...]:
+        memory = SlotMemory((2, 6, 3))
+        memory.append(x)
+        for _ in range(5):
+            memory.append(cell(memory.read(), w))
+        return torch.autograd.grad(memory.read().square().sum(), (x, w))
+
+    def cell(prefix: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh((prefix * w).sum(1))
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(run(torch.compile(cell, dynamic=True)), run(cell))

@@ -98,15 +98,20 @@ def test_content_after_backward_that_raises_midway(retry: bool) -> None:
     torch.testing.assert_close(torch.autograd.grad(loss, (x, w)), expected)
 
 
-def test_gradient_stops_at_constants_written_without_grad() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("add", [False, True])
+def test_constants_written_without_grad(mode: type, add: bool) -> None:
+    """Gradients of the slot stop at new content; those of other slots go on."""
     x, w = leaves()
-    memory = make(1)
+    memory = make(2)
     memory.append(x)
+    memory.append(x * w)
     kept = (memory[0] * w).sum()
-    with torch.no_grad():
-        memory.write(x * 5, 0)
-    loss = kept + (memory[0] * w).sum()
-    expected = (x * w).sum() + (5 * x.detach() * w).sum()
+    with mode():
+        (memory.add if add else memory.write)(x * 5, 0)
+    loss = kept + (memory[0] * w).sum() + memory[1].sum()
+    new = 5 * x.detach() + (x if add else 0)
+    expected = (x * w).sum() + (new * w).sum() + (x * w).sum()
     torch.testing.assert_close(
         torch.autograd.grad(loss, (x, w)), torch.autograd.grad(expected, (x, w))
     )
