@@ -1,21 +1,23 @@
 """The surroundings of a forward that its recomputation must repeat: autocast and random numbers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 
-@contextmanager
-def autocast_as(device_type: str, dtype: torch.dtype | None) -> Iterator[None]:
+def autocast_as(device_type: str, dtype: torch.dtype | None) -> AbstractContextManager[object]:
     """Set autocast for ``device_type`` to ``dtype``, or off where that is None."""
-    with torch.autocast(device_type, dtype=dtype, enabled=dtype is not None):
-        yield
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, dtype=dtype, enabled=dtype is not None)
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype that autocast is using on ``device_type``, or None where it is off."""
+    if not torch.amp.is_autocast_available(device_type):
+        return None
     if not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
@@ -24,9 +26,9 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
 def generator_state(device: torch.device) -> Tensor:
     """States of the default generators that a cell on ``device`` may draw from, as one row."""
     state = torch.get_rng_state()
-    if device.type == "cpu":
+    if device.type in _WITHOUT_GENERATOR:
         return state
-    return torch.cat([state, torch.get_device_module(device).get_rng_state(device)])
+    return torch.cat([state, torch.get_device_module(device).get_rng_state(*_which(device))])
 
 
 def set_generator_state(device: torch.device, state: Tensor) -> None:
@@ -34,8 +36,17 @@ def set_generator_state(device: torch.device, state: Tensor) -> None:
     cpu_bytes = torch.get_rng_state().numel()
     state = state.clone()  # aligned, as the generator needs it and a row of a tape may not be
     torch.set_rng_state(state[:cpu_bytes])
-    if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(state[cpu_bytes:], device)
+    if device.type not in _WITHOUT_GENERATOR:
+        own = state[cpu_bytes:]
+        torch.get_device_module(device).set_rng_state(own, *_which(device))
+
+
+# No generator beside the CPU's.
+_WITHOUT_GENERATOR = ("cpu", "meta")
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    return () if device.type == "mps" else (device,)
 
 
 def packed_size(steps: int, state_bytes: int) -> int:

@@ -21,7 +21,7 @@ def rollout_eager(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) 
         captured = CapturedCell(cell)
         return _Rollout.apply(captured, steps, start, inputs, *captured.tensors)
     memory = allocate(start, steps)
-    cast = torch.is_autocast_enabled(start.device.type)
+    cast = autocast_dtype(start.device.type) is not None
     write_slots(cell, memory, start.shape[1], inputs, cast=cast)
     return memory
 

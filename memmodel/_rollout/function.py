@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from memmodel._rollout.checks import check_arguments
 from memmodel._rollout.eager import rollout_eager
 from memmodel._rollout.fast import has_fast_path
-from memmodel._rollout.op import rollout_op
 from memmodel._rollout.plain import in_functorch, rollout_plain
+from memmodel._rollout.traced import rollout_traced
 
 
 def rollout(
@@ -40,8 +40,8 @@ def rollout(
     check_arguments(cell, start, steps, inputs)
     if not recompute or torch.compiler.is_exporting() or in_functorch():
         return rollout_plain(cell, start, steps, inputs)
+    if torch.compiler.is_compiling():
+        return rollout_traced(cell, start, steps, inputs)
     if has_fast_path(cell):
         return cell.fast_rollout(start, steps, inputs)
-    if torch.compiler.is_compiling() and isinstance(cell, nn.Module):
-        return rollout_op(cell, start, steps, inputs)
     return rollout_eager(cell, start, steps, inputs)

@@ -35,15 +35,15 @@ class MutationGuard:
             tensor.clone() if buffer else tensor.detach()
             for tensor, buffer in zip(tensors, captured.buffers, strict=True)
         ]
-        self._versions = [tensor._version for tensor in self.tensors]
+        self._versions = [_version(tensor) for tensor in self.tensors]
         self._memory, self._inputs = memory, inputs
-        self._inputs_version = None if inputs is None else inputs._version
+        self._inputs_version = None if inputs is None else _version(inputs)
 
     def watching(self, step: Step) -> Step:
         """``step``, which raises RuntimeError if it wrote where it must not."""
 
         def watched(prefix: Tensor, *inputs: Tensor) -> Tensor:
-            before = self._memory._version
+            before = _version(self._memory)
             slot = step(prefix, *inputs)
             self._check(before)
             return slot
@@ -51,16 +51,16 @@ class MutationGuard:
         return watched
 
     def _check(self, memory_version: int) -> None:
-        if self._memory._version != memory_version:
+        if _version(self._memory) != memory_version:
             raise RuntimeError(
                 "cell must not modify the prefix it is given: clone it before writing to it"
             )
-        if self._inputs is not None and self._inputs._version != self._inputs_version:
+        if self._inputs is not None and _version(self._inputs) != self._inputs_version:
             raise RuntimeError("cell must not modify its inputs in place: clone them first")
         for name, tensor, version in zip(
             self._captured.names, self.tensors, self._versions, strict=True
         ):
-            if tensor._version != version:
+            if _version(tensor) != version:
                 self._refuse(name)
 
     def check_installed(self) -> None:
@@ -99,6 +99,11 @@ def refusing_writes(cell: Cell) -> Cell:
         return slot
 
     return step
+
+
+def _version(tensor: Tensor) -> int:
+    """Number of writes to ``tensor``; inference tensors, which nobody differentiates, have none."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

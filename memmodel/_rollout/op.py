@@ -213,9 +213,7 @@ torch.library.register_autograd("memmodel::rollout_backward", refuse_second_orde
 
 def rollout_op(cell: nn.Module, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
     """What ``rollout_eager`` returns, as one op that the compiler does not look into."""
-    before = _allow_rnn(True)
     tensors = [*cell.parameters(), *cell.buffers()]
-    _allow_rnn(before)
     device = start.device.type
     needy = (start, *tensors) if inputs is None else (start, inputs, *tensors)
     records = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in needy)
@@ -232,14 +230,6 @@ def rollout_op(cell: nn.Module, start: Tensor, steps: int, inputs: Tensor | None
 
 
 _handle_of = torch.compiler.assume_constant_result(handle_of)
-
-
-@torch.compiler.assume_constant_result
-def _allow_rnn(allow: bool) -> bool:
-    """Let the compiler look at RNNs, whose parameters are read here; it refuses to run them."""
-    before: bool = torch._dynamo.config.allow_rnn
-    torch._dynamo.config.allow_rnn = allow
-    return before
 
 
 @torch.compiler.assume_constant_result

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from memmodel._rollout.ambient import autocast_dtype
 from memmodel._rollout.capture import Cell
 from memmodel._rollout.checks import check_slot
 from memmodel._rollout.steps import step_inputs
@@ -11,7 +12,7 @@ from memmodel.memory import SlotMemory
 
 def rollout_plain(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
     """Memory of ``start`` and ``steps`` slots of ``cell``, differentiable any number of times."""
-    cast = torch.is_autocast_enabled(start.device.type)
+    cast = autocast_dtype(start.device.type) is not None
     memory = _Concatenated(start) if in_functorch() else _preallocated(start, steps)
     for i in range(steps):
         slot = cell(memory.read(), *step_inputs(inputs, i))

@@ -12,7 +12,7 @@ from rollout_cells import D, Hiding, Mean, SelfAttention, assert_same, gradients
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from memmodel import AttentionCell, MemoryNetwork, rollout
+from memmodel import AttentionCell, MemoryNetwork, RecurrentCell, rollout
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +174,27 @@ def test_one_function_many_cells(device: torch.device) -> None:
         cell.layer.weight.data.mul_(gain)
         expected = gradients(rollout, cell, start(3, 2, device), 4)
         assert_same(gradients(run, cell, start(3, 2, device), 4), expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(mode: type, device: torch.device) -> None:
+    network = MemoryNetwork(make("Linear", device))
+    compiled = torch.compile(network, fullgraph=True)
+    with mode():
+        actual = compiled(start(3, 2, device), 4)
+        torch.testing.assert_close(actual, network(start(3, 2, device), 4))
+    assert not actual.requires_grad
+
+
+@pytest.mark.parametrize(
+    "cell", [AttentionCell(D), RecurrentCell(nn.GRU(D, D))], ids=["attention", "GRU"]
+)
+def test_cells_with_a_rollout_of_their_own(cell: nn.Module, device: torch.device) -> None:
+    network = MemoryNetwork(cell.to(device, torch.float64))
+    compiled = torch.compile(network, fullgraph=True)
+    expected = gradients(forward, network, start(3, 2, device), 4)
+    actual = gradients(lambda _, *arguments: compiled(*arguments), network, start(3, 2, device), 4)
+    assert_same(actual, expected)
 
 
 def test_cells_are_not_kept_alive() -> None:
