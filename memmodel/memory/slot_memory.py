@@ -105,7 +105,8 @@ class SlotMemory:
 
     def __len__(self) -> int:
         """One past the last written slot: where :meth:`append` writes."""
-        self._refuse_recomputation("len(memory), a negative index or an open end")
+        if not torch.compiler.is_compiling() and self._store.in_foreign_backward:
+            self._refuse_recomputation("len(memory), a negative index or an open end")
         return self._written.end
 
     def __repr__(self) -> str:
@@ -299,21 +300,25 @@ class SlotMemory:
 
     def _writable(self) -> EagerStore | TracedStore:
         """The store, after checking that writing is allowed now."""
-        self._enter_trace()
-        self._refuse_recomputation("writing a SlotMemory")
+        if torch.compiler.is_compiling():
+            self._enter_trace()
+        elif self._store.in_foreign_backward:
+            self._refuse_recomputation("writing a SlotMemory")
         return self._store
 
     def _readable(self) -> EagerStore | TracedStore:
         """The store, after checking that reading is allowed now."""
-        self._enter_trace()
-        if self._overwrite:
-            self._refuse_recomputation("reading a SlotMemory that has overwrite=True")
+        if torch.compiler.is_compiling():
+            self._enter_trace()
+        elif self._overwrite:
+            if self._store.in_foreign_backward:
+                self._refuse_recomputation("reading a SlotMemory that has overwrite=True")
             self._reads += 1
         return self._store
 
     def _enter_trace(self) -> None:
         """Continue as plain tensor operations where a compiled function begins."""
-        if torch.compiler.is_compiling() and isinstance(self._store, EagerStore):
+        if isinstance(self._store, EagerStore):
             if self._store.has_history:
                 raise RuntimeError(
                     "a SlotMemory with differentiable content cannot enter a compiled function: "
@@ -321,11 +326,10 @@ class SlotMemory:
                 )
             self._store = TracedStore(self._store.tensor)
 
-    def _refuse_recomputation(self, what: str) -> None:
+    def _refuse_recomputation(self, what: str) -> NoReturn:
         """Refuse what would mean something else when a backward pass runs the program again."""
-        if not torch.compiler.is_compiling() and self._store.in_foreign_backward:
-            raise RuntimeError(
-                f"{what} inside a backward pass (a checkpointed function that is recomputed) meets "
-                "the memory as it is at the end, not as it was: read with explicit bounds, or read "
-                "before and pass the result into the checkpointed function"
-            )
+        raise RuntimeError(
+            f"{what} inside a backward pass (a checkpointed function that is recomputed) meets "
+            "the memory as it is at the end, not as it was: read with explicit bounds, or read "
+            "before and pass the result into the checkpointed function"
+        )

@@ -41,6 +41,9 @@ class WrittenSlots:
 
     def add(self, start: int, stop: int) -> None:
         """Note that the slots in [start, stop) have been written."""
+        if start == self.end == self.prefix:  # in order
+            self.prefix = self.end = stop
+            return
         self.end = max(self.end, stop)
         if start > self.prefix:
             self._beyond.update(range(start, stop))
