@@ -1,7 +1,7 @@
 """Comparing strategies fairly: own processes, alternating rounds, the fastest round counts."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ def measure(
     *,
     rounds: int = 5,
     warm_up: int = 1,
-    peak: bool = True,
+    peak: bool | Collection[str] = True,
     reference: str | None = None,
     tolerance: float = 1e-3,
     timeout: float = 600.0,
@@ -38,7 +38,7 @@ def measure(
         strategies: what to compare.
         rounds: timed repetitions of each; 0 leaves timing out.
         warm_up: untimed repetitions before them, ≥ 1.
-        peak: whether to measure peak memory.
+        peak: whether to measure peak memory, or the names of the strategies to measure it for.
         reference: name of the strategy whose outputs the others must reproduce, or None.
         tolerance: largest relative deviation from the reference that is allowed.
         timeout: seconds that one repetition may take.
@@ -57,8 +57,8 @@ def measure(
             workers = _load(strategies, results, timeout, report, processes)
             _warm_up(workers, results, warm_up, reference, tolerance, report)
             _time(workers, results, rounds, report)
-    if peak:
-        _measure_peaks(strategies, results, warm_up, timeout, report)
+    chosen = [one for one in strategies if peak is True or (peak and one.name in peak)]
+    _measure_peaks(chosen, results, warm_up, timeout, report)
     return results
 
 

@@ -103,11 +103,14 @@ def test_peak_memory_is_what_one_repetition_needs():
         [
             strategy("large", "allocating", megabytes=60),
             strategy("small", "allocating", megabytes=1),
+            strategy("not asked for", "allocating", megabytes=1),
             # Warmed up at full size it would need nothing more; the warm-up at 10 MB shows it.
             strategy("cached", "allocating", {"megabytes": 10, "cached": True}, megabytes=60),
         ],
         rounds=0,
+        peak=["large", "small", "cached"],
     )
+    assert results["not asked for"].peak_bytes is None
     assert results["large"].peak_bytes == pytest.approx(60 * MEGABYTE, abs=2 * MEGABYTE)
     assert results["small"].peak_bytes == pytest.approx(1 * MEGABYTE, abs=2 * MEGABYTE)
     assert results["cached"].peak_bytes == pytest.approx(60 * MEGABYTE, abs=2 * MEGABYTE)
