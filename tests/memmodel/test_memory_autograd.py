@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from collections import Counter
 
 import pytest
 import torch
@@ -161,6 +162,54 @@ def test_one_value_in_many_places() -> None:
     loss = (memory.read().square().sum(1) * x * w).sum()
     expected = ((4 * x.square()) * x * w).sum()
     assert_grads(loss, expected, (x, w))
+
+
+def test_every_token_has_one_consumer() -> None:
+    """What makes adding to the buffer in place safe: token gradients are never summed or shared."""
+    x, w = leaves()
+    memory = make(7, overwrite=True)
+    fill(memory, x, w, 4)
+    memory.append(memory[torch.tensor([0, 2])].sum(1))
+    memory.write(memory[1] * w, 1)
+    memory.add(memory[-1], 2)
+    loss = memory.read().sum() + memory[0].sum()
+    consumers: Counter[tuple[object, int]] = Counter()
+    todo, met = [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        for parent, output in node.next_functions:
+            consumers[parent, output] += 1
+            todo.append(parent)
+    names = {"ReadBackward", "WriteBackward", "WriteReadBackward", "GatherBackward"}
+    names |= {"RewriteBackward", "AddBackward"}
+    ours = [node for node in met if node.name() in names]
+    assert {node.name() for node in ours} == names
+    assert all(consumers[node, 0] <= 1 for node in ours)
+
+
+def test_reentrant_checkpoint_over_the_memory() -> None:
+    """Its recomputation runs a backward pass of its own through a branch of the token chain.
+
+    As with any tensor that such a function closes over, the outer pass then finds the graph freed:
+    an error, or, where the graph saved nothing, the right sum.
+    """
+    x, w = leaves()
+    memory = make()
+    memory.append(x)
+    memory.append(x + 1)
+    out = checkpoint(lambda w: (memory.read(stop=2) * w).sum(), w, use_reentrant=True)
+    memory.append(x)
+    (out + memory.read().sum()).backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, (2 * w.detach() + 3).expand(2, 3))
+    torch.testing.assert_close(w.grad, (2 * x.detach() + 1).sum(0))
+    memory = make()
+    memory.append(x.exp())
+    out = checkpoint(lambda w: (memory.read(stop=1) * w).sum(), w, use_reentrant=True)
+    with pytest.raises(RuntimeError, match="through the graph a second time"):
+        (out + memory.read().sum()).backward()
 
 
 def test_gradgradcheck() -> None:
