@@ -48,11 +48,11 @@ def make_eager(folder: str, batch: int, steps: int = STEPS) -> Once:
     return once
 
 
-def make_runner(folder: str, name: str, batch: int, steps: int = STEPS) -> Once:
+def make_runner(folder: str, file: str, batch: int, steps: int = STEPS) -> Once:
     """A file or a saved run through the runner."""
     from memmodel.serve import Runner
 
-    runner, start = Runner.load(Path(folder) / name, "cpu"), _start(batch)
+    runner, start = Runner.load(Path(folder) / file, "cpu"), _start(batch)
     return lambda: runner.rollout(start, steps)
 
 
@@ -135,7 +135,7 @@ def rollouts(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
         f"B{batch}": [
             strategy("eager in place", "serve:make_eager", folder=folder, batch=batch),
             *(
-                strategy(name, "serve:make_runner", folder=folder, name=file, batch=batch)
+                strategy(name, "serve:make_runner", folder=folder, file=file, batch=batch)
                 for name, file in files.items()
             ),
         ]
@@ -176,7 +176,7 @@ def throughput(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     """Rows per second against the batch size, 100 steps."""
     batches = (1, 4, 16, 64, 256)
     strategies = [
-        strategy(f"B{b}", "serve:make_runner", folder=folder, name="step.onnx", batch=b, steps=100)
+        strategy(f"B{b}", "serve:make_runner", folder=folder, file="step.onnx", batch=b, steps=100)
         for b in batches
     ]
     results = run("serve_throughput", {"throughput": strategies}, rounds=rounds, peak=False)
