@@ -89,6 +89,8 @@ class RandomTape:
         which costs address space but no memory.
         """
         packed = torch.empty(packed_size(steps, state_bytes), dtype=torch.uint8)
+        if not state_bytes:
+            return packed
         flags, states = packed[:steps].zero_(), packed[steps:].view(steps, state_bytes)
         for step, state in self._states.items():
             flags[step] = 1

@@ -37,6 +37,7 @@ class MutationGuard:
         ]
         self._versions = [_version(tensor) for tensor in self.tensors]
         self._memory, self._inputs = memory, inputs
+        self._memory_version = _version(memory)
         self._inputs_version = None if inputs is None else _version(inputs)
 
     def watching(self, step: Step) -> Step:
@@ -63,6 +64,14 @@ class MutationGuard:
             if _version(tensor) != version:
                 self._refuse(name)
 
+    def check_unwritten(self) -> None:
+        """Raise RuntimeError if anything was written to since the guard was made.
+
+        For kernels of ops, in which the rollout's own writes leave no trace in the version, but
+        those of compiled code do.
+        """
+        self._check(self._memory_version)
+
     def check_installed(self) -> None:
         """Raise RuntimeError if the cell put another tensor in the place of a buffer."""
         replaced = self._captured.replaced_buffer(self.tensors)
@@ -72,7 +81,7 @@ class MutationGuard:
     def check_contents(self, originals: Sequence[Tensor]) -> None:
         """Raise RuntimeError if a buffer no longer equals its original.
 
-        For kernels of ops, where writes that are not compiled leave no trace in the version.
+        For kernels of ops, for what :meth:`check_unwritten` does not see.
         """
         for name, own, original in zip(self._captured.names, self.tensors, originals, strict=True):
             if own.data_ptr() != original.data_ptr() and not _same(own, original):

@@ -85,33 +85,36 @@ def _forward(
     memory, k0 = allocate(start, steps), start.shape[1]
     guard = MutationGuard(captured, tensors, memory, inputs)
 
-    def write(step: Step, first: int, stop: int) -> None:
+    def write(step: Step, first: int, stop: int, *, record: bool) -> None:
         write_slots(
-            guard.watching(step),
+            step,
             memory,
             k0,
             inputs,
             cast=autocast is not None,
-            before_write=tape.record,
+            before_write=tape.record if record else None,
             first=first,
             stop=stop,
         )
 
     def write_one(own: Cell) -> None:
-        write(refusing_writes(refusing_foreign_tensors(own)), 0, 1)
+        write(refusing_writes(refusing_foreign_tensors(own)), 0, 1, record=True)
         guard.check_installed()
 
     with autocast_as(start.device.type, autocast):
         if steps:  # not compiled: shows what compiled code would hide
             captured.run(guard.tensors, write_one)
-        draws = tape.drew
-        write(cell.step(guard.tensors, compiled=_compiles(memory, tape)), 1, steps)
+        compiled = _compiles(memory, tape)
+        write(cell.step(guard.tensors, compiled=compiled), 1, steps, record=not compiled)
+    guard.check_unwritten()
     guard.check_contents(tensors)
-    if tape.drew and not draws:
-        raise RuntimeError(
-            "cell must draw random numbers in its first step if it draws any, where it is compiled:"
-            " run this rollout eagerly"
-        )
+    if compiled:
+        tape.record(steps)
+        if tape.drew:
+            raise RuntimeError(
+                "cell must draw random numbers in its first step if it draws any, where it is "
+                "compiled: run this rollout eagerly"
+            )
     return memory, tape.pack(steps, state_bytes)
 
 

@@ -267,3 +267,19 @@ def test_dropout_in_attention(device: torch.device) -> None:
     torch.manual_seed(2)
     actual = gradients(lambda _, *arguments: compiled(*arguments), network, start(3, 2, device), 5)
     assert_same(actual, expected)
+    with torch.no_grad():
+        torch.manual_seed(2)
+        memory = network(start(3, 2, device), 5)
+        torch.manual_seed(2)
+        torch.testing.assert_close(compiled(start(3, 2, device), 5), memory)
+
+
+def test_a_cell_that_begins_to_draw_later(device: torch.device) -> None:
+    class Later(Mean):
+        def forward(self, prefix: Tensor) -> Tensor:
+            slot = super().forward(prefix)
+            return nn.functional.dropout(slot) if prefix.shape[1] > 3 else slot
+
+    compiled = torch.compile(MemoryNetwork(Later().to(device).double()), fullgraph=True)
+    with pytest.raises(RuntimeError, match="draw random numbers in its first step"):
+        compiled(start(3, 2, device), 5)
