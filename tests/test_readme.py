@@ -23,17 +23,19 @@ def follow(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     t = np.arange(400)
-    values = 20 + 5 * np.sin(2 * np.pi * t / 12) + 0.02 * t
+    noise = np.random.default_rng(0).normal(size=400) / 2
+    values = 20 + 5 * np.sin(2 * np.pi * t / 12) + 0.02 * t + noise
     Path("series.csv").write_text("sales\n" + "\n".join(map(str, values)) + "\n")
 
     def follow(page):
-        namespace = {}
+        namespace = {"output": (output := [])}
         for language, code in blocks(page):
             if language == "python":
                 exec(compile(code, page.name, "exec"), namespace)
             elif "pip install" not in code:  # .ci/run and the demo's own test run those
                 done = subprocess.run(["bash", "-ec", code], capture_output=True, text=True)
                 assert done.returncode == 0, f"{code}\n{done.stderr}"
+                output.append(done.stdout)
         return namespace
 
     return follow
@@ -63,6 +65,7 @@ def test_readme(follow):
     found = follow(README)
     assert np.load("forecast.npz")["output"].shape == (1, 12, 1)
     assert found["slot"].shape == (16, 64)
+    assert "memmodel is the best forecaster for 1 of 1 series" in "".join(found["output"])
 
 
 def test_training_guide(follow):

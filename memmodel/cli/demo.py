@@ -46,7 +46,9 @@ def command(
 
     chosen = split_names(columns) if data else COLUMNS
     series = load_series(data or co2_file(), columns=chosen, missing="interpolate")
-    options = TrainOptions(window=window, horizon=horizon, periods=(period,), epochs=20)
+    options = TrainOptions(
+        window=window, horizon=horizon, periods=(period,), epochs=20, batch_size=64
+    )
     if data:
         demo = Demo(out, title=data.name, source=str(data), unit="point", echo=click.echo)
     else:

@@ -52,8 +52,8 @@ import click
 )
 @click.option("--width", default=32, show_default=True, help="Numbers per slot.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads; must divide --width.")
-@click.option("--epochs", default=10, show_default=True, help="Passes over the training windows.")
-@click.option("--batch-size", default=64, show_default=True, help="Windows per optimiser step.")
+@click.option("--epochs", default=30, show_default=True, help="Passes over the training windows.")
+@click.option("--batch-size", default=32, show_default=True, help="Windows per optimiser step.")
 @click.option("--stride", default=1, show_default=True, help="Points between training windows.")
 @click.option("--lr", default=6e-3, show_default=True, help="Peak learning rate.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from memmodel.network import MemoryNetwork
+from memmodel.saved import CONFIG, WEIGHTS
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -35,13 +36,10 @@ def load_checkpoint(directory: Path) -> dict[str, Any] | None:
 
 
 def save_network(network: MemoryNetwork, directory: Path) -> None:
-    """Write what :meth:`MemoryNetwork.save` writes, each file whole or not at all."""
-    staging = directory / ".saving"
-    network.save(staging)
-    for path in sorted(staging.iterdir()):
-        _sync(path)
-        os.replace(path, directory / path.name)
-    staging.rmdir()
+    """Write what :meth:`MemoryNetwork.save` writes, and force it to disk."""
+    network.save(directory)
+    for name in (CONFIG, WEIGHTS):
+        _sync(directory / name)
     _sync(directory)
 
 

@@ -40,8 +40,8 @@ class TrainOptions:
     cell: str = "attention"
     width: int = 32
     heads: int = 4
-    epochs: int = 10
-    batch_size: int = 64
+    epochs: int = 30
+    batch_size: int = 32
     lr: float = 6e-3
     weight_decay: float = 1e-3
     clip: float = 1.0
