@@ -7,7 +7,7 @@ from torch import Tensor
 
 # Attention weights and their gradients are the one quantity that would be quadratic over all
 # steps; a block bounds each of them by this many bytes.
-_COEFFICIENT_BYTES = 2**20
+_COEFFICIENT_BYTES = 2**19
 _BLOCK_MIN, _BLOCK_MAX = 8, 64
 
 
