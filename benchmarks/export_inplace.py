@@ -19,7 +19,7 @@ from harness import Requirement, judge, run, strategy
 BATCH, WIDTH = 1, 64
 SLOTS = (100, 20_000)  # the larger memory takes 5 MB
 FREE_STEPS = (20, 1020)
-FIXED_STEPS = (4, 20)
+FIXED_STEPS = (2, 10)
 
 
 class Halve(nn.Module):
@@ -53,7 +53,7 @@ def _torchscript(steps: int):
     return lambda start: module(start, steps)
 
 
-def _pt2(steps: int, **options: object):
+def _pt2(count: int, **options: object):
     import memmodel
 
     with tempfile.TemporaryDirectory() as directory:
@@ -63,7 +63,7 @@ def _pt2(steps: int, **options: object):
             package = torch._inductor.aoti_load_package(str(path))
             return lambda start: _first(package(start))
         module = torch.export.load(path).module()
-    return lambda start: module(start, torch.tensor(steps))[0]
+    return lambda start: module(start, torch.tensor(count))[0]
 
 
 def _concatenate(steps: int):
