@@ -22,6 +22,7 @@ def size_of(png):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
 def test_the_demo_keeps_its_promises(tmp_path):
     """The real one, as a newcomer runs it."""
     done = subprocess.run(
