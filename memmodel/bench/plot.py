@@ -64,7 +64,8 @@ def _draw(axes: Axes, points: Points, heading: str, value: Value, unit: str) -> 
         )
     axes.set_title(f"{heading}, {unit}", loc="left", fontsize=10)
     _scale(axes, list(points))
-    axes.legend(loc="upper left", frameon=False, fontsize=9)
+    if axes.lines:
+        axes.legend(loc="upper left", frameon=False, fontsize=9)
 
 
 def _scale(axes: Axes, steps: Sequence[int]) -> None:

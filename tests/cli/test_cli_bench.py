@@ -54,7 +54,8 @@ def test_a_cell_of_the_users_own(capsys, users_directory):
     )
     assert code == 0, err
     assert [line.split()[0] for line in out.splitlines()[:3]] == ["steps", "2", "4"]
-    assert all(line.count("x") == 2 for line in out.splitlines()[1:3])
+    # At this size peak memory may round to nothing, and has no ratio then.
+    assert all(line.split()[5].endswith("x") for line in out.splitlines()[1:3])
     document = json.loads((users_directory / "new/figures/bench.json").read_text())
     assert document["rollout"] | {"compile": False} == {
         "cell": "mine:make_cell",
