@@ -1,4 +1,10 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and one thread for each of them."""
+
+import os
+
+# Before torch is loaded, here and in the processes that tests start. The tests' tensors are tiny:
+# sharing them out costs more than computing them, and on a busy machine idle threads spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
