@@ -15,20 +15,19 @@ See README.md beside this file for how strategies are written and run.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from memmodel.bench import Measurement, Strategy, describe_machine, measure
-from memmodel.bench.others import OtherProcesses
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 
 # More than this share of the processor taken by others, and figures are not to be trusted.
-_TOLERABLE = 0.03
+_TOLERABLE = 0.05
 
 Results = dict[str, dict[str, Measurement]]
 
@@ -68,14 +67,10 @@ def run(
         options: passed to :func:`memmodel.bench.measure`.
     """
     results: Results = {}
-    others = OtherProcesses()
     for group, strategies in groups.items():
         results[group] = measure(strategies, report=_progress, **options)
         print_table(f"{title} {group}", results[group], baseline)
-    disturbance = others.share()
-    if disturbance is not None and disturbance > _TOLERABLE:
-        print(f"\nother processes took {disturbance:.0%} of the processor: measure again, alone")
-    write(results_file or RESULTS / f"{title}.json", title, results, device, disturbance)
+    write(results_file or RESULTS / f"{title}.json", title, results, device)
     return results
 
 
@@ -92,16 +87,18 @@ def print_table(heading: str, figures: Mapping[str, Measurement], baseline: str 
             f" {_number(row.peak_bytes, 1e-6, '9.1f')} {_number(row.deviation, 1, '10.0e')}"
             + (f"  {row.error}" if row.error else "")
         )
+    taken = _taken_by_others(figures.values())
+    if taken > _TOLERABLE:
+        print(f"other processes took {taken:.0%} of the processor meanwhile: measure again, alone")
     sys.stdout.flush()
 
 
-def write(path: Path, title: str, results: Results, device: str, disturbance: float | None) -> None:
-    """Write the figures with the machine, the date, and the share others took of the processor."""
+def write(path: Path, title: str, results: Results, device: str) -> None:
+    """Write the figures with the machine and the date."""
     document = {
         "title": title,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "machine": describe_machine(device),
-        "other_processes": disturbance,
         "groups": {
             group: {name: asdict(row) for name, row in figures.items()}
             for group, figures in results.items()
@@ -165,6 +162,13 @@ def ratio(figures: Mapping[str, Measurement], slow: str, fast: str) -> float | N
     rows = [figures.get(slow), figures.get(fast)]
     times = [row.best_seconds if row else None for row in rows]
     return None if None in times else times[0] / times[1]  # type: ignore[operator]
+
+
+def _taken_by_others(rows: Iterable[Measurement]) -> float:
+    """Share of all cores' time during the timed rounds."""
+    rows = list(rows)
+    available = sum(sum(row.seconds) for row in rows) * (os.cpu_count() or 1)
+    return sum(row.others_seconds for row in rows) / available if available else 0.0
 
 
 def _number(value: float | None, factor: float, form: str) -> str:

@@ -116,7 +116,7 @@ def _warm_up(
         for name, worker in _in_play(workers, results):
             report(f"warming up {name}")
             with _recorded(results[name]):
-                results[name].first_seconds = worker.run(
+                results[name].first_seconds, _ = worker.run(
                     outputs=files[name] if reference is not None else None
                 )
                 for _ in range(warm_up - 1):
@@ -157,7 +157,9 @@ def _time(
         report(f"round {i + 1} of {rounds}")
         for name, worker in _in_play(workers, results):
             with _recorded(results[name]):
-                results[name].seconds.append(worker.run())
+                seconds, others = worker.run()
+                results[name].seconds.append(seconds)
+                results[name].others_seconds += others
 
 
 def _measure_peaks(

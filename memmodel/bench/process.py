@@ -79,9 +79,14 @@ class StrategyProcess:
         )
         return answer["seconds"]
 
-    def run(self, *, outputs: str | None = None) -> float:
-        """Do the work once and return its seconds; save its outputs as .npz to ``outputs``."""
-        return self._ask(do="run", outputs=outputs)["seconds"]
+    def run(self, *, outputs: str | None = None) -> tuple[float, float]:
+        """Do the work once; save its outputs as .npz to ``outputs``.
+
+        Returns:
+            Its seconds, and processor seconds that other processes took meanwhile.
+        """
+        answer = self._ask(do="run", outputs=outputs)
+        return answer["seconds"], answer["others"]
 
     def peak(self) -> int:
         """Do the work once and return its peak memory above the present level, in bytes."""

@@ -41,6 +41,7 @@ class Measurement:
         load_seconds: imports and the factory's own work.
         first_seconds: the first repetition, which includes compilation.
         seconds: one figure per timed round.
+        others_seconds: processor time that other processes took during the timed rounds, in all.
         peak_bytes: peak memory of one repetition above the warmed-up process, in bytes.
         deviation: largest deviation from the reference's outputs, relative to the largest
             magnitude of each; None if there was no reference.
@@ -52,6 +53,7 @@ class Measurement:
     load_seconds: float | None = None
     first_seconds: float | None = None
     seconds: list[float] = field(default_factory=list)
+    others_seconds: float = 0.0
     peak_bytes: int | None = None
     deviation: float | None = None
     error: str | None = None

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from memmodel.bench.others import OtherProcesses
 from memmodel.bench.peak import peak_bytes
 
 Run = Callable[[], Mapping[str, Any]]
@@ -39,13 +40,14 @@ class Session:
     def run(self, outputs: str | None = None) -> dict[str, Any]:
         """Do the work once, timed; save what it returns to the file ``outputs`` if given."""
         gc.collect()
+        others = OtherProcesses()
         begin = time.perf_counter()
         results = self._once()
-        seconds = time.perf_counter() - begin
+        timing = {"seconds": time.perf_counter() - begin, "others": others.seconds()}
         if outputs is not None:
             arrays: dict[str, Any] = {name: _to_numpy(value) for name, value in results.items()}
             np.savez(outputs, **arrays)
-        return {"seconds": seconds}
+        return timing
 
     def peak(self) -> dict[str, Any]:
         """Do the work once and answer its peak memory."""
