@@ -68,9 +68,10 @@ import click
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option(
     "--threads",
-    type=int,
+    default=1,
+    show_default=True,
     metavar="N",
-    help="CPU threads; small networks are faster with 1.  [default: PyTorch's]",
+    help="CPU threads; more than 1 pays for wide networks on idle cores only.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the weights and the order.")
 @click.option("--compile", is_flag=True, help="Train with torch.compile.")
@@ -88,7 +89,7 @@ def command(
     columns: str | None,
     missing: str,
     device: str,
-    threads: int | None,
+    threads: int,
     resume: bool,
     save_every: float,
     **options: Any,
