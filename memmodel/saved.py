@@ -46,7 +46,11 @@ def read(directory: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """
     for path in (directory / CONFIG, directory / WEIGHTS):
         if not path.is_file():
-            raise FileNotFoundError(f"directory must hold a saved network, but {path} is missing")
+            unfinished = (directory / "checkpoint.pt").is_file()
+            hint = ": finish its training with memmodel train --resume" if unfinished else ""
+            raise FileNotFoundError(
+                f"directory must hold a saved network, but {path} is missing{hint}"
+            )
     config = _read_config(directory / CONFIG)
     try:
         with safe_open(directory / WEIGHTS, framework="pt") as file:

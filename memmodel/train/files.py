@@ -1,5 +1,6 @@
 """Reading named columns of numbers from the files people keep time series in."""
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,11 @@ def read_columns(path: str | Path, columns: list[str] | None = None) -> Columns:
         raise FileNotFoundError(2, "no such data file", str(path))
     try:
         return _READERS[path.suffix](path, columns)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        if "CSV parse error" in str(error):  # a decimal comma splits lines unevenly
+            raise ValueError(
+                f"{path}: {error}; columns must be separated by commas, decimals by points"
+            ) from error
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -132,7 +132,10 @@ def pick_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device {str(device)!r} cannot be used here: {error}") from error
+        raise ValueError(
+            f"device {str(device)!r} cannot be used here; auto, cpu, cuda and cuda:N are the usual "
+            f"ones: {error}"
+        ) from error
     return chosen
 
 

@@ -5,6 +5,7 @@ from torch import nn
 
 import memmodel
 from memmodel.cli import main
+from memmodel.train.checkpoint import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,20 @@ def test_inspect_says_what_is_wrong(run, tmp_path):
     assert code == 2
     assert "is not an ONNX, TorchScript or .pt2 file, or it is truncated" in err
     assert run("inspect", tmp_path / "none.onnx")[0] == 2
+
+
+def test_unfinished_run_says_how_to_finish_it(run, tmp_path):
+    unfinished = tmp_path / "run"
+    unfinished.mkdir()
+    (unfinished / CHECKPOINT).write_bytes(b"")
+    code, _, err = run("export", unfinished, tmp_path / "m.pt")
+    assert code == 2
+    assert "finish its training with memmodel train --resume" in err
+
+
+def test_a_report_does_not_replace_the_model(run, run_directory, tmp_path):
+    for report in (tmp_path / "m.pt", tmp_path / "missing" / "report.json"):
+        code, _, err = run("export", run_directory, tmp_path / "m.pt", "--report", report)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "--report" in err
+        assert not (tmp_path / "m.pt").exists()

@@ -75,6 +75,7 @@ def test_npz_holds_series_of_any_length(tmp_path):
         ("t,a\n2020-01-02,1\n2020-01-01,2\n", None, "time column 't' must increase"),
         ("t,a\n2020-01-01,1\n2020-01-01,2\n", ["a"], "time column 't' must increase"),
         ("a,b\n1,2\n3\n", None, "Expected 2 columns, got 1"),
+        ("t;a\n1;2,5\n", None, "columns must be separated by commas, decimals by points"),
         ("", None, "Empty CSV"),
     ],
 )
@@ -106,3 +107,11 @@ def test_other_errors(tmp_path):
         (tmp_path / f"empty{suffix}").write_bytes(b"")
         with pytest.raises(ValueError, match=f"empty{suffix}"):
             read_columns(tmp_path / f"empty{suffix}")
+
+
+def test_damaged_npz(tmp_path):
+    np.savez(tmp_path / "whole.npz", a=np.arange(9.0))
+    path = tmp_path / "cut.npz"
+    path.write_bytes((tmp_path / "whole.npz").read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"cut\.npz"):
+        read_columns(path)
