@@ -75,7 +75,7 @@ def batch(
         click.echo(f"Rows that were not served, and why: {path}")
 
 
-@command.command("http")
+@command.command("http", short_help="Serve MODEL over HTTP and gRPC (extra 'http').")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8080, show_default=True, help="Port for HTTP.")
