@@ -63,7 +63,7 @@ def test_links_lead_somewhere(page):
 
 def test_readme(follow):
     found = follow(README)
-    assert np.load("forecast.npz")["output"].shape == (1, 12, 1)
+    assert np.load("served.npz")["output"].shape == (1, 12, 1)
     assert found["slot"].shape == (16, 64)
     assert "memmodel is the best forecaster for 1 of 1 series" in "".join(found["output"])
 
