@@ -43,6 +43,8 @@ class Content:
     def rewrite(self, region: Region, value: Tensor, *, add: bool, seen: bool) -> None:
         """Replace or add to content that may have been read."""
         with torch.no_grad():
+            if torch._C._is_alias_of(value, self.writer):  # type: ignore[attr-defined]
+                value = value.clone()  # shifted slots: they would be overwritten while being copied
             if add:
                 region.of(self.writer).add_(value)
             else:

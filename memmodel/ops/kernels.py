@@ -11,6 +11,8 @@ def write(memory: Tensor, value: Tensor, index: Tensor) -> None:
     check_arguments(memory, value, index)
     if value.shape[0] == 0:
         return  # no row: an index value has nothing to be wrong about
+    if torch._C._is_alias_of(value, memory):  # type: ignore[attr-defined]
+        value = value.clone()  # shifted slots: they would be overwritten while being copied
     if index.device.type == "cpu":
         _write_known(memory, value, index)
     else:
