@@ -8,6 +8,7 @@ from memmodel._rollout.capture import Cell
 from memmodel._rollout.checks import check_slot
 from memmodel._rollout.steps import step_inputs
 from memmodel.memory import SlotMemory
+from memmodel.ops.rules import in_forward_mode
 
 
 def rollout_plain(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
@@ -22,8 +23,13 @@ def rollout_plain(cell: Cell, start: Tensor, steps: int, inputs: Tensor | None) 
 
 
 def in_functorch() -> bool:
-    """Whether a transform of ``torch.func`` is at work, under which writes are not allowed."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is at work.
+
+    The first allows no writes, the second would not see them.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or in_forward_mode()
 
 
 class _Concatenated:

@@ -11,6 +11,7 @@ from memmodel.memory.layout import Layout
 from memmodel.memory.nodes import Add, Gather, Read, Rewrite, Write, WriteRead, direct, new_token
 from memmodel.memory.region import Region
 from memmodel.memory.written import WrittenSlots
+from memmodel.ops.rules import refuse_tangents
 
 _read, _gather, _write, _write_read = map(direct, (Read, Gather, Write, WriteRead))
 _rewrite, _add = map(direct, (Rewrite, Add))
@@ -54,6 +55,7 @@ class EagerStore:
 
     def write(self, value: Tensor, region: Region) -> None:
         """Write a region for the first time."""
+        refuse_tangents("a SlotMemory", value)
         content = self._content
         content.check_untouched()
         if not (value.requires_grad and torch.is_grad_enabled()):
@@ -74,6 +76,7 @@ class EagerStore:
 
     def rewrite(self, value: Tensor, region: Region, *, add: bool, seen: bool) -> None:
         """Replace, or add to, what was written before; ``seen``: it may have been read."""
+        refuse_tangents("a SlotMemory", value)
         self._content.check_untouched()
         self._newest = self._prepared = None
         if not torch.is_grad_enabled():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memmodel.ops import kernels
-from memmodel.ops.rules import check_arguments
+from memmodel.ops.rules import check_arguments, refuse_tangents
 
 # `Library` rather than `torch.library.custom_op`: less than half the cost per call.
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
@@ -41,6 +41,8 @@ def slot_write(memory: Tensor, value: Tensor, index: Tensor) -> Tensor:
         IndexError: a row's write would leave the memory. An index on another device than the CPU is
             checked by a device-side assertion, which costs no synchronisation.
     """
+    if not torch.compiler.is_compiling():
+        refuse_tangents("slot_write", memory, value)
     return _slot_write(memory, value, index)
 
 
@@ -57,6 +59,8 @@ def slot_write_(memory: Tensor, value: Tensor, index: Tensor) -> None:
     Raises:
         RuntimeError: grad mode is on and ``memory`` or ``value`` requires grad.
     """
+    if not torch.compiler.is_compiling():
+        refuse_tangents("slot_write_", memory, value)
     _slot_write_(memory, value, index)
 
 

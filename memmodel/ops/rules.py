@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def check_arguments(memory: Tensor, value: Tensor, index: Tensor) -> None:
@@ -37,6 +38,23 @@ def check_arguments(memory: Tensor, value: Tensor, index: Tensor) -> None:
             f"index must be on memory's device {memory.device} (or have shape () on the CPU), "
             f"got shape {tuple(index.shape)} on {index.device}"
         )
+
+
+def in_forward_mode() -> bool:
+    """Whether ``torch.autograd.forward_ad.dual_level`` is at work."""
+    return forward_ad._current_level >= 0
+
+
+def refuse_tangents(what: str, *tensors: Tensor) -> None:
+    """Raise RuntimeError if a tensor carries a tangent, which would be lost without a word."""
+    if not in_forward_mode():
+        return
+    for tensor in tensors:
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(
+                f"{what} has no forward-mode derivative: differentiate backward, or use "
+                "memmodel.rollout or torch.cat"
+            )
 
 
 def check_range(low: int, high: int, *, slots: int, length: int) -> None:
