@@ -51,6 +51,8 @@ class Layout:
             TypeError: ``value`` has another dtype.
             IndexError: the region leaves the memory.
         """
+        if not isinstance(value, Tensor):
+            raise TypeError(f"value must be a Tensor, got {type(value).__name__}")
         single = value.shape == self._slot
         stop = at + (1 if single else self._length(value))
         if value.dtype != self.dtype:

@@ -253,6 +253,8 @@ class SlotMemory:
         flat = index.reshape(-1)
         self._check_index(flat)
         slots = self._readable().gather(self._layout.dim, flat.to(self._layout.device))
+        if index.ndim == 0:
+            return slots.squeeze(self._layout.dim)
         return slots if index.ndim == 1 else slots.unflatten(self._layout.dim, index.shape)
 
     def _slot(self, key: int) -> int:
