@@ -27,7 +27,7 @@ def has_fast_path(cell: Any) -> TypeGuard[FastCell]:
         return False
     if not {"forward", "fast_rollout"} <= type(cell).__dict__.keys() or "forward" in cell.__dict__:
         return False
-    hooked = any(
+    hooked = nn.modules.module._has_any_global_hook() or any(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks

@@ -84,7 +84,7 @@ class _Backward:
             self.grad_memory.view(memory.shape[1], *self.keys.shape[::2]).unsqueeze(2).unbind(0)
         )
         self.grad_inputs = None if inputs is None else inputs.new_empty(inputs.shape)
-        self.grad_weights = Weights(*(torch.zeros_like(w, dtype=self.sums) for w in weights))
+        self.grad_weights = Weights(*(w.new_zeros(w.shape, dtype=self.sums) for w in weights))
 
     def run(self) -> Gradients:
         """All blocks, latest first."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from memmodel.cells import attention_backward, attention_forward
 from memmodel.cells.attention_forward import Weights
-from memmodel.cells.fast import refuse_second_order
+from memmodel.cells.fast import in_own_dtype, refuse_second_order
 
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -27,13 +27,13 @@ attention_rollout = torch.ops.memmodel.attention_rollout.default
 _attention_rollout_backward = torch.ops.memmodel.attention_rollout_backward.default
 
 
-@torch.no_grad()
+@in_own_dtype
 def _forward(start: Tensor, inputs: Tensor | None, *arguments: Any) -> Tensor:
     *weights, steps, heads, scale = arguments
     return attention_forward.forward(start, inputs, Weights(*weights), steps, heads, scale)
 
 
-@torch.no_grad()
+@in_own_dtype
 def _backward(grad: Tensor, memory: Tensor, inputs: Tensor | None, *arguments: Any) -> list[Tensor]:
     *weights, first, heads, scale = arguments
     grads = attention_backward.backward(

@@ -1,9 +1,15 @@
 """What the fast rollouts share: when they apply, and how far they can be differentiated."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+from memmodel._rollout.ambient import autocast_as
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def computes_as(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -20,6 +26,17 @@ def under_autocast(module: nn.Module) -> bool:
     The step-by-step rollout then decides dtypes operation by operation, as autocast does.
     """
     return any(torch.is_autocast_enabled(weight.device.type) for weight in module.parameters())
+
+
+def in_own_dtype(kernel: Kernel) -> Kernel:
+    """Decorate an op's kernel: neither autograd nor, where backward is called, autocast."""
+
+    @wraps(kernel)
+    def run(operand: Tensor, *arguments: Any) -> Any:
+        with torch.no_grad(), autocast_as(operand.device.type, None):
+            return kernel(operand, *arguments)
+
+    return cast(Kernel, run)
 
 
 def check_operand(name: str, operand: Tensor, width: int, weight: Tensor) -> None:

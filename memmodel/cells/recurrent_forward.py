@@ -22,8 +22,10 @@ class Layer(NamedTuple):
 
     def zeros_like(self) -> "Layer":
         """Zeros to add this layer's gradients to."""
-        x, h, bias = (torch.zeros_like(weight) for weight in self[:3])
-        projection = None if self.projection is None else torch.zeros_like(self.projection)
+        x, h, bias = (weight.new_zeros(weight.shape) for weight in (self.x, self.h, self.bias))
+        projection = self.projection
+        if projection is not None:
+            projection = projection.new_zeros(projection.shape)
         return Layer(x, h, bias, projection)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memmodel.cells import recurrent_backward, recurrent_forward
-from memmodel.cells.fast import refuse_second_order
+from memmodel.cells.fast import in_own_dtype, refuse_second_order
 from memmodel.cells.recurrent_forward import Rollout, layers_from, weights_from
 from memmodel.cells.recurrent_kinds import kind_named
 
@@ -27,7 +27,7 @@ _recurrent_rollout = torch.ops.memmodel.recurrent_rollout.default
 _recurrent_rollout_backward = torch.ops.memmodel.recurrent_rollout_backward.default
 
 
-@torch.no_grad()
+@in_own_dtype
 def _forward(
     start: Tensor, weights: list[Tensor], mode: str, layers: int, bias: bool, steps: int
 ) -> Rollout:
@@ -36,7 +36,7 @@ def _forward(
     return recurrent_forward.forward(start, kind, parameters, steps)
 
 
-@torch.no_grad()
+@in_own_dtype
 def _backward(
     grad: Tensor,
     memory: Tensor,
