@@ -9,7 +9,12 @@ from torch import Tensor
 from memmodel._rollout.ambient import RandomTape, autocast_as, autocast_dtype
 from memmodel._rollout.capture import CapturedCell, Cell
 from memmodel._rollout.checks import check_slot
-from memmodel._rollout.guard import MutationGuard, check_gradients_reach, sequence_mark
+from memmodel._rollout.guard import (
+    MutationGuard,
+    check_gradients_reach,
+    check_repeats,
+    sequence_mark,
+)
 from memmodel._rollout.steps import Step, StepGradient, StepInputs, allocate, walk_back, write_slots
 
 
@@ -155,8 +160,13 @@ def _adding_gradients(
         with torch.enable_grad():
             slot = cell(*reads)
         check_slot(slot, memory, cast=cast)
+        k = prefix.shape[1]
+        if k == memory.shape[1] - 1:  # one step tells, at the price of one synchronisation
+            check_repeats(slot, memory[:, k])
         if not slot.requires_grad:
             return
+        # The first step was checked in forward; this one may use, or have kept, other tensors.
+        check_gradients_reach(slot, [*reads, *leaves])
         sources = reads[: len(into)] + [leaves[i] for i in wanted]
         grads = torch.autograd.grad(slot, sources, grad_slot.to(slot.dtype), allow_unused=True)
         for total, grad in zip(into, grads, strict=False):

@@ -117,7 +117,32 @@ def _version(tensor: Tensor) -> int:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     """Equality in which NaN equals NaN."""
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return bool(_agree(one, other).all())
+
+
+def _agree(one: Tensor, other: Tensor) -> Tensor:
+    return (one == other) | (one.isnan() & other.isnan())
+
+
+def check_repeats(slot: Tensor, written: Tensor) -> None:
+    """Raise RuntimeError if backward made another slot than forward wrote.
+
+    Kernels for training and for inference round differently. Below float64 the cell may compute in
+    bfloat16 through many layers, so only a large difference counts: a false alarm would be worse.
+    """
+    if not written.numel():
+        return
+    difference = torch.where(_agree(slot, written), 0, slot - written).abs().max()
+    size = written.abs().nan_to_num(nan=0.0).max()
+    scale = size.clamp_min(torch.finfo(written.dtype).eps ** 0.5)
+    double = written.dtype in (torch.float64, torch.complex128)
+    if not difference <= scale * (1e-6 if double else 0.125):
+        raise RuntimeError(
+            "cell made another slot in backward than in forward, so the gradient would be wrong: "
+            "it depends on something that has changed, such as train() and eval(), a counter, or "
+            "random numbers that are not PyTorch's. Keep that fixed until backward has run, pass "
+            "it through inputs, or use recompute=False"
+        )
 
 
 def sequence_mark() -> int:
@@ -126,7 +151,7 @@ def sequence_mark() -> int:
     return cast(Node, node)._sequence_nr()
 
 
-def check_gradients_reach(slot: Tensor, known: Sequence[Tensor], mark: int) -> None:
+def check_gradients_reach(slot: Tensor, known: Sequence[Tensor], mark: int = 0) -> None:
     """Raise if the graph of ``slot`` holds anything but ``known`` leaves and nodes since ``mark``.
 
     Backward would silently leave out the gradient of whatever else is there.
