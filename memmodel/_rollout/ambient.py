@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 
 def autocast_as(device_type: str, dtype: torch.dtype | None) -> AbstractContextManager[object]:
@@ -21,6 +22,23 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
     if not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
+
+
+@contextmanager
+def fresh_parametrizations() -> Iterator[None]:
+    """Suspend ``torch.nn.utils.parametrize.cached``.
+
+    What it keeps was computed from other tensors than those that stand in for a cell's own.
+    """
+    enabled = parametrize._cache_enabled
+    if not enabled:
+        yield
+        return
+    parametrize._cache_enabled = 0
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = enabled
 
 
 def generator_state(device: torch.device) -> Tensor:
@@ -88,7 +106,7 @@ class RandomTape:
         A flag per step, then a state per step. Those of steps that drew nothing stay untouched,
         which costs address space but no memory.
         """
-        packed = torch.empty(packed_size(steps, state_bytes), dtype=torch.uint8)
+        packed = torch.empty(packed_size(steps, state_bytes), dtype=torch.uint8, device="cpu")
         if not state_bytes:
             return packed
         flags, states = packed[:steps].zero_(), packed[steps:].view(steps, state_bytes)

@@ -1,12 +1,17 @@
 """What tensors a cell computes with, and how to run it with others in their place."""
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+
+from memmodel._rollout.ambient import fresh_parametrizations
 
 Result = TypeVar("Result")
 Cell = Callable[..., Tensor]
@@ -30,8 +35,9 @@ class CapturedCell:
         self.cell = cell
         modules, self._bare = ([cell], []) if isinstance(cell, nn.Module) else _reach(cell)
         self._host = _Host(modules)
-        named: dict[str, Tensor] = dict(self._host.named_parameters())
-        buffers = dict(self._host.named_buffers())
+        with _alone_with(modules):
+            named: dict[str, Tensor] = dict(self._host.named_parameters())
+            buffers = dict(self._host.named_buffers())
         self.buffers = [False] * len(named) + [True] * len(buffers) + [False] * len(self._bare)
         named.update(buffers)
         self._paths = list(named)
@@ -50,7 +56,8 @@ class CapturedCell:
             swaps = {id(own): substitute for own, substitute in substitutes}
             cell = _rebuild(cell, lambda leaf: swaps.get(id(leaf), leaf), {})
         installed = dict(zip(paths, tensors, strict=False))
-        return torch.func.functional_call(self._host, installed, (lambda: body(cell),))
+        with _alone_with(self._host.parts), fresh_parametrizations():
+            return torch.func.functional_call(self._host, installed, (lambda: body(cell),))
 
     def replaced_buffer(self, tensors: Sequence[Tensor]) -> str | None:
         """While :meth:`run` has installed ``tensors``: a buffer that the cell has reassigned."""
@@ -58,6 +65,21 @@ class CapturedCell:
             if owner._buffers.get(attribute) is not tensors[i]:
                 return self.names[i]
         return None
+
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+_making_a_lock = threading.Lock()
+
+
+@contextmanager
+def _alone_with(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep other threads' rollouts from ``modules``, which hold substitutes while they run."""
+    with ExitStack() as stack:
+        for module in sorted(modules, key=id):  # one order for all threads: no deadlock
+            with _making_a_lock:
+                lock = _locks.setdefault(module, threading.RLock())
+            stack.enter_context(lock)
+        yield
 
 
 class _Host(nn.Module):
@@ -115,9 +137,14 @@ def _rebuild(value: Any, visit: Callable[[Any], Any], memo: dict[int, Any]) -> A
     elif isinstance(value, MethodType):
         result = MethodType(again(value.__func__), again(value.__self__))
     elif type(value) in (list, tuple):
-        result = type(value)(map(again, value))
+        parts = [*map(again, value)]
+        # What holds nothing to replace stays itself: the function may write to it.
+        kept = all(part is own for part, own in zip(parts, value, strict=True))
+        result = value if kept else type(value)(parts)
     elif type(value) is dict:
-        result = {key: again(part) for key, part in value.items()}
+        entries = {key: again(part) for key, part in value.items()}
+        kept = all(entries[key] is part for key, part in value.items())
+        result = value if kept else entries
     else:
         for part in getattr(value, "__dict__", {}).values():
             if isinstance(part, nn.Module):
@@ -149,7 +176,8 @@ def _rebuild_closure_cell(cell: CellType, again: Callable[[Any], Any]) -> CellTy
         content = cell.cell_contents
     except ValueError:  # the enclosing function has not bound this variable
         return cell
-    return CellType(again(content))
+    replaced = again(content)
+    return cell if replaced is content else CellType(replaced)
 
 
 def _follow(value: Any, function: FunctionType) -> bool:

@@ -11,15 +11,16 @@ from memmodel._rollout.ambient import (
     RandomTape,
     autocast_as,
     autocast_dtype,
+    fresh_parametrizations,
     generator_state,
     packed_size,
 )
 from memmodel._rollout.capture import CapturedCell, Cell
 from memmodel._rollout.eager import refuse_second_order
 from memmodel._rollout.foreign import refusing_foreign_tensors
-from memmodel._rollout.guard import MutationGuard, refusing_writes
+from memmodel._rollout.guard import MutationGuard, check_repeats, refusing_writes
 from memmodel._rollout.registry import compiled_cell, handle_of
-from memmodel._rollout.steps import Step, allocate, walk_back, write_slots
+from memmodel._rollout.steps import Step, allocate, step_inputs, walk_back, write_slots
 
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -51,6 +52,7 @@ def _kernel() -> Iterator[None]:
         torch.no_grad(),
         torch._C._AutoDispatchBelowAutograd(),
         torch._C._ExcludeDispatchKeyGuard(views),
+        fresh_parametrizations(),
     ):
         yield
 
@@ -136,11 +138,14 @@ def _backward(
     totals = [torch.zeros_like(tensors[i]) for i in wanted]
     grad_inputs = None if inputs is None or not needs_inputs else torch.zeros_like(inputs)
     random = RandomTape.unpack(memory.device, tape, memory.shape[1] - k0)
+    cell, last = compiled_cell(handle), memory.shape[1] - k0 - 1
     with random.replaying(), autocast_as(memory.device.type, autocast):
+        if last >= 0:
+            random.rewind(last)
+            repeat = cell.step(tensors, compiled=False)
+            check_repeats(repeat(memory[:, :-1], *step_inputs(inputs, last)), memory[:, -1])
         grad_start = walk_back(
-            compiled_cell(handle).step_gradient(
-                tensors, wanted, totals, compiled=_compiles(memory, random)
-            ),
+            cell.step_gradient(tensors, wanted, totals, compiled=_compiles(memory, random)),
             memory,
             k0,
             inputs,
