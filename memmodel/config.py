@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from memmodel.cells import AttentionCell, RecurrentCell
@@ -47,11 +48,21 @@ def describe(module: nn.Module, role: str) -> Config:
         }
     elif kind is nn.GELU:
         return {"class": name, "buildable": True, "approximate": module.approximate}
-    elif isinstance(module, AttentionCell | RecurrentCell) and name in _BUILDERS:
-        return {"class": name, "buildable": True, **module.config()}
+    elif isinstance(module, AttentionCell | RecurrentCell):
+        if _as_built(module):
+            return {"class": name, "buildable": True, **module.config()}
     elif _BUILDERS.get(name) is kind:
         return {"class": name, "buildable": True}
     return {"class": f"{kind.__module__}.{kind.__qualname__}", "buildable": False}
+
+
+def _as_built(module: AttentionCell | RecurrentCell) -> bool:
+    """Whether every part is of the class that the constructor gives it, and so loads as saved."""
+    if type(module) not in (AttentionCell, RecurrentCell):
+        return False
+    with torch.device("meta"):
+        fresh = _BUILDERS[type(module).__name__](**module.config())
+    return [type(part) for part in fresh.modules()] == [type(part) for part in module.modules()]
 
 
 def build(config: Mapping[str, Any], role: str) -> nn.Module:

@@ -73,7 +73,7 @@ class MemoryNetwork(nn.Module):
                 user's own is needed and was not passed, or the weights do not fit what was.
         """
         config, state = saved.read(Path(directory))
-        cell = cell or build(config["cell"], "cell")
+        cell = build(config["cell"], "cell") if cell is None else cell
         if head is None and config["head"] is not None:
             head = build(config["head"], "head")
         network = cls(cell, head)
