@@ -1,6 +1,7 @@
 """Rollouts inside what people train with."""
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,18 @@ def test_two_processes(compiled: bool, tmp_path: Path) -> None:
         optimizer.step()
     for rank in range(2):
         assert_same(torch.load(tmp_path / f"{rank}.pt"), [p.detach() for p in model.parameters()])
+
+
+def test_threads_that_share_a_cell() -> None:
+    cell = Mean().double()
+    begin, parameters = torch.randn(2, 1, D, dtype=torch.float64), list(cell.parameters())
+
+    def gradients(_: int) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(rollout(cell, begin, 30).square().sum(), parameters)
+
+    expected = gradients(0)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(gradients, range(40)))
+    for actual in results:
+        torch.testing.assert_close(actual, expected)
+    assert all(own is kept for own, kept in zip(cell.parameters(), parameters, strict=True))
