@@ -162,7 +162,7 @@ def _adding_gradients(
         check_slot(slot, memory, cast=cast)
         k = prefix.shape[1]
         if k == memory.shape[1] - 1:  # one step tells, at the price of one synchronisation
-            check_repeats(slot, memory[:, k])
+            check_repeats(slot, memory[:, k], cast=cast)
         if not slot.requires_grad:
             return
         # The first step was checked in forward; this one may use, or have kept, other tensors.

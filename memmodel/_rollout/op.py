@@ -143,7 +143,8 @@ def _backward(
         if last >= 0:
             random.rewind(last)
             repeat = cell.step(tensors, compiled=False)
-            check_repeats(repeat(memory[:, :-1], *step_inputs(inputs, last)), memory[:, -1])
+            slot = repeat(memory[:, :-1], *step_inputs(inputs, last))
+            check_repeats(slot, memory[:, -1], cast=autocast is not None)
         grad_start = walk_back(
             cell.step_gradient(tensors, wanted, totals, compiled=_compiles(memory, random)),
             memory,
