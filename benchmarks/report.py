@@ -3,6 +3,7 @@
 python benchmarks/report.py        # results/train.md and docs/img/peers.png
 """
 
+import math
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -72,7 +73,7 @@ def _is_cat(name: str) -> bool:
 def _draw(path: Path, figures: dict[str, Measurement], machine: dict[str, str]) -> None:
     """Every strategy at one workload: time and peak memory as bars, the fastest on top."""
     rows = sorted(
-        (row for row in figures.values() if row.best_seconds and row.peak_bytes),
+        (row for row in figures.values() if row.best_seconds),
         key=lambda row: -row.best_seconds,
     )
     figure = Figure(figsize=(11, 0.34 * len(rows) + 1.6), dpi=130, layout="constrained")
@@ -81,7 +82,12 @@ def _draw(path: Path, figures: dict[str, Measurement], machine: dict[str, str]) 
     figure.supxlabel(note, x=0.012, ha="left", fontsize=8, color="#666666")
     time, memory = figure.subplots(1, 2, sharey=True)
     _bars(time, rows, [row.best_seconds * 1e3 for row in rows], "forward + backward, ms")
-    _bars(memory, rows, [row.peak_bytes / 1e6 for row in rows], "peak memory, MB (log scale)")
+    _bars(
+        memory,
+        rows,
+        [(row.peak_bytes or math.nan) / 1e6 for row in rows],
+        "peak memory, MB (log scale)",
+    )
     memory.set_xscale("log")
     memory.set_xlim(left=1)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,11 +97,21 @@ def _draw(path: Path, figures: dict[str, Measurement], machine: dict[str, str]) 
 def _bars(axes: Axes, rows: list[Measurement], values: list[float], heading: str) -> None:
     colors = ["#0072B2" if row.name.startswith(_OURS) else "#BBBBBB" for row in rows]
     bars = axes.barh([row.name for row in rows], values, color=colors, height=0.7)
-    axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4, fontsize=9)
+    labels = ["not measured" if math.isnan(value) else f"{value:,.0f}" for value in values]
+    for bar, label in zip(bars, labels, strict=True):
+        end = 1 if math.isnan(bar.get_width()) else bar.get_width()
+        axes.annotate(
+            label,
+            (end, bar.get_y() + bar.get_height() / 2),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
     axes.set_title(heading, loc="left", fontsize=10)
     axes.margins(x=0.12)
     axes.spines[["top", "right", "bottom", "left"]].set_visible(False)
-    axes.tick_params(left=False, bottom=False, labelbottom=False)
+    axes.tick_params(which="both", left=False, bottom=False, labelbottom=False)
 
 
 if __name__ == "__main__":
