@@ -181,6 +181,18 @@ class TestAgainstCat:
         cell.load_state_dict(other)
         torch.testing.assert_close(memory, plain(cell, start, *rest), rtol=1e-9, atol=1e-9)
 
+    def test_backward_under_autocast(
+        self, make: Callable[..., nn.Module], device: torch.device
+    ) -> None:
+        cell = make(device=device)
+        start, *rest = arguments(cell, 9)
+        loss = cell.fast_rollout(start, *rest).square().sum()
+        parameters = list(cell.parameters())
+        expected = torch.autograd.grad(loss, parameters, retain_graph=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            actual = torch.autograd.grad(loss, parameters)
+        torch.testing.assert_close(actual, expected)
+
     def test_second_order_is_refused(
         self, make: Callable[..., nn.Module], device: torch.device
     ) -> None:

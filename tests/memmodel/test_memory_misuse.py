@@ -1,8 +1,10 @@
 """What SlotMemory refuses, and that nothing it accepts gives a silently wrong gradient."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from memmodel import SlotMemory
 
@@ -86,6 +88,7 @@ def test_keys_as_in_pytorch() -> None:
     assert torch.equal(memory[-3:-1], values[:, -3:-1])
     index = torch.tensor([[0, 3], [1, 1], [2, 0]])
     assert torch.equal(memory[index], values[:, index])
+    assert torch.equal(memory[torch.tensor(2)], values[:, 2])
     assert [torch.equal(a, b) for a, b in zip(memory, values.unbind(1), strict=True)] == [True] * 4
 
 
@@ -221,3 +224,18 @@ def test_modified_index_is_caught() -> None:
     index.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
+
+
+@pytest.mark.parametrize("value", [1.0, np.zeros((2, 3), np.float32)])
+def test_values_that_are_no_tensors(value: object) -> None:
+    with pytest.raises(TypeError, match=r"value must be a Tensor, got (float|ndarray)"):
+        make().append(value)  # type: ignore[arg-type]
+
+
+# torch.autograd.forward_ad itself imports what still uses it.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_is_refused() -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(slot(), slot())
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            make().append(dual)

@@ -247,3 +247,18 @@ def test_same_numbers_as_write_once() -> None:
             memory.append(torch.tanh((memory.read() * w).sum(1)))
         losses.append(torch.autograd.grad(memory.read().square().sum(), (x, w)))
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_slots_shifted_over_themselves(add: bool, requires_grad: bool) -> None:
+    values = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=requires_grad)
+    memory = make(5)
+    memory.append(values)
+    (memory.add if add else memory.write)(memory[:4], 1)
+    shifted = values[:, :4] + values[:, 1:] if add else values[:, :4]
+    expected = torch.cat([values[:, :1], shifted], 1)
+    assert torch.equal(memory.read(), expected)
+    if requires_grad:
+        actual = torch.autograd.grad(memory.read().square().sum(), values)
+        torch.testing.assert_close(actual, torch.autograd.grad(expected.square().sum(), values))

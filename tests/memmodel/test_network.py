@@ -86,6 +86,19 @@ class TestOwnClasses:
         loaded = MemoryNetwork.load(tmp_path, cell=Mean())
         torch.testing.assert_close(loaded(start(), 3), network(start(), 3))
 
+    def test_a_cell_whose_name_or_parts_are_ours(self, tmp_path: Path) -> None:
+        class Doubling(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return 2 * super().forward(x)
+
+        changed = AttentionCell(D)
+        changed.query = Doubling(D, D)
+        namesake = type("AttentionCell", (AttentionCell,), {})(D)
+        for cell in (changed, namesake):
+            MemoryNetwork(cell).save(tmp_path)
+            with pytest.raises(ValueError, match="pass an instance as cell="):
+                MemoryNetwork.load(tmp_path)
+
     def test_weights_that_do_not_fit(self, tmp_path: Path) -> None:
         MemoryNetwork(Mean()).save(tmp_path)
         with pytest.raises(ValueError, match=r"'cell\.layer\.weight' has shape \(4, 4\) there"):

@@ -9,6 +9,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from op_samples import all_ops, random
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import memmodel
 from memmodel import slot_write, slot_write_
@@ -175,6 +176,24 @@ def test_in_place_bumps_the_version_once() -> None:
         before = memory._version
         slot_write_(memory, torch.ones(V), index)
         assert memory._version == before + 1
+
+
+@pytest.mark.parametrize("index", [torch.tensor(1), torch.tensor([1, 2])])
+def test_in_place_shifts_slots_over_themselves(index: Tensor) -> None:
+    memory = torch.randn(2, 6, 3)
+    expected = slot_write(memory, memory[:, :4].clone(), index)
+    slot_write_(memory, memory[:, :4], index)
+    assert torch.equal(memory, expected)
+
+
+# torch.autograd.forward_ad itself imports what still uses it.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("write", [slot_write, slot_write_])
+def test_forward_mode_is_refused(write: Callable[..., Tensor]) -> None:
+    with forward_ad.dual_level():
+        value = forward_ad.make_dual(torch.ones(V), torch.ones(V))
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            write(torch.zeros(M), value, torch.tensor(0))
 
 
 def test_in_place_in_inference_mode() -> None:

@@ -16,9 +16,9 @@ from rollout_cells import (
     make,
 )
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
-from memmodel import rollout
+from memmodel import MemoryNetwork, rollout
 
 B, STEPS = 3, 5
 
@@ -174,6 +174,48 @@ class TestRefusals:
             loss.backward()
 
 
+class Counting(Mean):
+    """Depends on how often it was called."""
+
+    calls = 0
+
+    def forward(self, prefix: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(prefix) * self.calls
+
+
+class TestChangedSince:
+    """Backward notices that the cell is no longer the one of forward."""
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_mode(self, compiled: bool, device: torch.device) -> None:
+        network = MemoryNetwork(Mean(nn.Dropout(0.5)).to(device, torch.float64))
+        run = torch.compile(network, fullgraph=True) if compiled else network
+        torch.manual_seed(2)
+        memory = run(start(device).requires_grad_(), STEPS)
+        network.eval()
+        with pytest.raises(RuntimeError, match=r"another slot in backward.*train\(\) and eval\(\)"):
+            memory.sum().backward()
+
+    def test_counter(self, device: torch.device) -> None:
+        memory = rollout(Counting().to(device, torch.float64), start(device), STEPS)
+        with pytest.raises(RuntimeError, match="another slot in backward"):
+            memory.sum().backward()
+
+    def test_nan_is_not_a_change(self, device: torch.device) -> None:
+        cell, begin = Mean().to(device, torch.float64), start(device)
+        begin[0] = torch.nan
+        assert rollout(cell, begin, STEPS).sum().backward() is None
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    @pytest.mark.parametrize("name", ["MultiheadAttention", "LSTM"])
+    def test_rounding_is_not_a_change(
+        self, name: str, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        cell = make(name, device, dtype)
+        assert rollout(cell, start(device, dtype), STEPS).sum().backward() is None
+
+
 class TestLostGradients:
     @pytest.mark.parametrize("computed", [False, True])
     def test_hidden_tensors(self, computed: bool, device: torch.device) -> None:
@@ -195,6 +237,40 @@ class TestLostGradients:
 
         with pytest.raises(RuntimeError, match="submodule"):
             rollout(List(), torch.zeros(B, 1, D), STEPS)
+
+    def test_a_hidden_module_that_is_used_later(self, device: torch.device) -> None:
+        class Later(Mean):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = [nn.Linear(D, D)]
+
+            def forward(self, prefix: Tensor) -> Tensor:
+                slot = super().forward(prefix)
+                return self.layers[0](slot) if prefix.shape[1] == 4 else slot
+
+        memory = rollout(Later(), torch.zeros(B, 1, D), STEPS)
+        with pytest.raises(RuntimeError, match="submodule"):
+            memory.sum().backward()
+
+    def test_a_weight_kept_from_forward(self, device: torch.device) -> None:
+        class Keeping(Mean):
+            weight: Tensor | None = None
+
+            def forward(self, prefix: Tensor) -> Tensor:
+                if self.weight is None:
+                    self.weight = self.layer.weight.tanh()
+                return torch.tanh(prefix.mean(1) @ self.weight)
+
+        memory = rollout(Keeping().to(device, torch.float64), start(device), STEPS)
+        with pytest.raises(RuntimeError, match="gradient would be lost"):
+            memory.sum().backward()
+
+    def test_cached_parametrizations(self, device: torch.device) -> None:
+        cell = parametrizations.weight_norm(nn.Linear(D, D))
+        cell = Mean(cell).to(device, torch.float64)
+        expected = gradients(cat_loop, cell, start(device), STEPS)
+        with parametrize.cached():
+            assert_same(gradients(rollout, cell, start(device), STEPS), expected)
 
     def test_hidden_tensors_cut_off(self, device: torch.device) -> None:
         hidden = torch.ones(D, device=device, dtype=torch.float64, requires_grad=True)

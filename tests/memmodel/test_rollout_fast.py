@@ -79,6 +79,14 @@ def test_used_by_the_class_that_defines_it() -> None:
     assert not is_fast(Fast(), recompute=False)
 
 
+def test_not_used_with_hooks_on_all_modules() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not is_fast(Fast())
+    finally:
+        handle.remove()
+
+
 @pytest.mark.parametrize("make", SLOW.values(), ids=SLOW)
 def test_not_used_where_a_call_would_do_something_else(make: Callable[[], nn.Module]) -> None:
     assert not is_fast(make())

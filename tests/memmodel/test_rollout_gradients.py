@@ -6,9 +6,9 @@ import pytest
 import torch
 from rollout_cells import CELLS, D, Mean, assert_same, cat_loop, gradients, make
 from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from memmodel import rollout
+from memmodel import AttentionCell, rollout
 
 B, STEPS = 3, 5
 
@@ -272,3 +272,29 @@ def test_a_function_that_uses_globals() -> None:
         memory = run(global_cell, start(2, torch.device("cpu")), STEPS)
         totals.append(list(torch.autograd.grad(memory.sum(), sources)))
     assert_same(*totals)
+
+
+def test_a_function_writes_to_its_own_variables() -> None:
+    weight, calls, log = torch.eye(D, dtype=torch.float64, requires_grad=True), 0, []
+
+    def cell(prefix: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        log.append(calls)
+        return torch.tanh(prefix.mean(1) @ weight)
+
+    rollout(cell, start(2, torch.device("cpu")), STEPS)
+    assert (calls, log) == (STEPS, [1, 2, 3, 4, 5])
+
+
+# torch.autograd.forward_ad itself imports what still uses it.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("cell", [Mean(), AttentionCell(D), AttentionCell(D).requires_grad_(False)])
+def test_forward_mode(cell: nn.Module, device: torch.device) -> None:
+    cell, begin = cell.to(device, torch.float64), start(2, device)
+    tangents = []
+    for run in (rollout, cat_loop):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(begin, torch.ones_like(begin))
+            tangents.append(forward_ad.unpack_dual(run(cell, dual, STEPS)).tangent)
+    torch.testing.assert_close(*tangents)
