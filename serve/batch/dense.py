@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -152,17 +152,26 @@ def open_safetensors(path: Path) -> dict[str, Region]:
                 name: np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
                 for name, entry in entries.items()
             }
+            places = {name: _place(entry, dtypes[name]) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no .safetensors file of numbers: {error!r}") from error
     return {
         name: Region(
             path.open("rb"),
-            8 + size + entry["data_offsets"][0],
-            tuple(entry["shape"]),
+            8 + size + offset,
+            shape,
             dtypes[name],
         )
-        for name, entry in entries.items()
+        for name, (offset, shape) in places.items()
     }
+
+
+def _place(entry: dict[str, Any], dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
+    """Where a tensor of a ``.safetensors`` file begins, and its shape."""
+    (first, stop), shape = entry["data_offsets"], tuple(entry["shape"])
+    if not shape or stop - first != dtype.itemsize * math.prod(shape):
+        raise ValueError(f"its bytes {first} to {stop} are no rows of shape {shape}")
+    return first, shape
 
 
 def _npy(file: IO[bytes], path: Path) -> Region:

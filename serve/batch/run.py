@@ -83,8 +83,9 @@ def run_batch(
 
     Raises:
         FileNotFoundError: there is no such input or model.
-        FileExistsError: the output exists.
-        ValueError: an argument breaks a rule, the input does not fit the model, stored work is of
+        FileExistsError: the output exists and ``force`` is False.
+        ValueError: an argument breaks a rule, the output is or holds the input or is a directory
+            with other files than a job's, the input does not fit the model, stored work is of
             another call, no row can be served, or ``strict`` met a bad row.
         RuntimeError: another process is writing the same output.
         OSError: the disk is full or fails.
@@ -100,10 +101,38 @@ def run_batch(
         raise FileNotFoundError(f"input {source} does not exist")
     if output.exists() and not force and not _staging(output).exists():
         raise FileExistsError(f"output {output} exists: pass force=True (--force) to replace it")
+    _check_apart(source, output)
     runner = model if isinstance(model, Runner) else Runner.load(model)
     options = _Options(steps, batch, strict, engine, restart, progress)
     serve = _serve_directory if source.is_dir() else _serve_file
     return serve(runner, source, output, options)
+
+
+def _check_apart(source: Path, output: Path) -> None:
+    """Refuse an output whose writing would delete the input, or what no job has written."""
+    here, there = source.resolve(), output.resolve()
+    if here == there or there in here.parents:
+        raise ValueError(f"output {output} and input {source} must lie apart")
+    if not output.exists():
+        return
+    if output.is_dir() != source.is_dir():
+        kind = "directory" if source.is_dir() else "file"
+        raise ValueError(f"output {output} must be a {kind} like the input {source}")
+    if output.is_dir() and (others := sorted(set(_names(output)) - set(_written(output)))):
+        raise ValueError(
+            f"output {output} holds {others[0]!r}, which no batch job has written: it is replaced "
+            f"as a whole, so choose another directory"
+        )
+
+
+def _names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def _written(directory: Path) -> list[str]:
+    """Files in ``directory`` that a batch job may have written."""
+    suffixes = (*WRITABLE, ".errors.jsonl")
+    return [p.name for p in directory.iterdir() if p.is_file() and p.name.endswith(suffixes)]
 
 
 def _serve_file(runner: Runner, source: Path, output: Path, options: _Options) -> BatchReport:
@@ -184,6 +213,7 @@ def _serve_directory(runner: Runner, source: Path, output: Path, options: _Optio
         raise ValueError(f"input {source} holds no file that ends in {', '.join(READABLE)}")
     staging = _staging(output)
     staging.mkdir(parents=True, exist_ok=True)
+    _check_staged(staging, {path.name for path in files}, options)
     reports = [_serve_once(runner, path, staging / path.name, options) for path in files]
     for record in staging.glob(".*.done"):
         record.unlink()
@@ -193,6 +223,23 @@ def _serve_directory(runner: Runner, source: Path, output: Path, options: _Optio
     errors = tuple(output / path.name for report in reports for path in report.errors)
     rows, failed = (sum(getattr(r, name) for r in reports) for name in ("rows", "failed"))
     return BatchReport(output, rows, failed, errors)
+
+
+def _check_staged(staging: Path, sources: set[str], options: _Options) -> None:
+    """Refuse or, on a restart, forget what an earlier call stored for files that have gone."""
+    forms = ("{}", "{}.errors.jsonl", ".{}.done", ".{}.done.tmp", ".{}.partial")
+    known = {form.format(name) for name in sources for form in forms}
+    strange = sorted(path for path in staging.iterdir() if path.name not in known)
+    if strange and not options.restart:
+        raise ValueError(
+            f"{staging} holds work of another call ({strange[0].name}, which the input no longer "
+            f"has): repeat that one, or pass restart=True (--restart) to forget it"
+        )
+    for path in strange:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _serve_once(runner: Runner, source: Path, output: Path, options: _Options) -> BatchReport:

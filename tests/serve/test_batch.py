@@ -187,3 +187,38 @@ def test_a_truncated_file_is_refused(runner, tmp_path, name):
     with pytest.raises(ValueError, match=r"cut\.\w+ .*(damaged|truncated)"):
         run_batch(runner, tmp_path / name, tmp_path / "out.npz", steps=STEPS)
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_an_output_that_would_delete_something_is_refused(runner, tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    path = save(source / "a.npz", rows())
+    other = tmp_path / "home"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear", encoding="utf-8")
+    file = tmp_path / "out.npz"
+    file.write_bytes(b"old")
+    for given, output, message in [
+        (path, path, "must lie apart"),
+        (source, source, "must lie apart"),
+        (source, tmp_path, "must lie apart"),
+        (source, other, r"holds 'letter\.txt'"),
+        (source, file, "must be a directory"),
+        (path, other, "must be a file"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            run_batch(runner, given, output, steps=STEPS, force=True)
+    assert (path.exists(), (other / "letter.txt").exists(), file.read_bytes()) == (
+        True,
+        True,
+        b"old",
+    )
+
+
+@pytest.mark.parametrize("place", [{}, {"data_offsets": [0, 64]}])
+def test_safetensors_whose_header_does_not_fit_are_refused(runner, tmp_path, place):
+    header = json.dumps({"start": {"dtype": "F32", "shape": [9, 2, WIDTH], **place}}).encode()
+    path = tmp_path / "in.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4096))
+    with pytest.raises(ValueError, match=r"is no \.safetensors file of numbers"):
+        run_batch(runner, path, tmp_path / "out.npz", steps=STEPS)

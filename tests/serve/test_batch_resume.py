@@ -157,6 +157,29 @@ def test_a_directory_goes_on_after_its_finished_files(tmp_path, monkeypatch):
         assert whole.read_bytes() == out.read_bytes()
 
 
+def test_a_directory_does_not_keep_results_of_files_that_have_gone(tmp_path, monkeypatch):
+    model = save_step(tmp_path / "step.onnx", takes_inputs=False, width=WIDTH)
+    (tmp_path / "in").mkdir()
+    for i in range(2):
+        np.savez(tmp_path / "in" / f"{i}.npz", start=np.full((4, 1, WIDTH), i / 7, np.float32))
+    real = run._serve_planned
+
+    def interrupted(runner, source, output, options):
+        if source.name == "1.npz":
+            raise KeyboardInterrupt
+        return real(runner, source, output, options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_serve_planned", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            serve(model, tmp_path / "in", tmp_path / "out")
+    (tmp_path / "in" / "0.npz").unlink()
+    with pytest.raises(ValueError, match=r"holds work of another call \(.*0\.npz"):
+        serve(model, tmp_path / "in", tmp_path / "out")
+    serve(model, tmp_path / "in", tmp_path / "out", restart=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["1.npz"]
+
+
 def peak(model, source, target):
     """Peak memory of a job in a process of its own, in MB."""
     program = f"""
