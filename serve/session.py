@@ -49,6 +49,8 @@ class Session:
     """
 
     def __init__(self, model: Model, batch: int) -> None:
+        if isinstance(batch, bool) or not isinstance(batch, int | np.integer):
+            raise TypeError(f"batch must be an integer, got {batch!r}")
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         fixed = dict(model.signature.fixed)
@@ -116,7 +118,10 @@ class Session:
             ValueError: ``inputs`` have a wrong shape.
             RuntimeError: a row is empty.
         """
-        results = self.rollout(1, None if inputs is None else np.asarray(inputs)[:, None])
+        values = None if inputs is None else np.asarray(inputs)
+        if values is not None and not values.ndim:
+            raise ValueError(f"inputs must have shape ({self._batch}, ...), got {values.shape}")
+        results = self.rollout(1, None if values is None else values[:, None])
         one = {"slot": results["slots"][:, 0]}
         return one if "output" not in results else {**one, "output": results["output"][:, 0]}
 
@@ -135,6 +140,8 @@ class Session:
             ValueError: an argument breaks a rule.
             RuntimeError: a row is empty.
         """
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer):
+            raise TypeError(f"steps must be an integer, got {steps!r}")
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
         values = self._model.signature.check_inputs(inputs, self._batch, steps)
@@ -212,7 +219,11 @@ class Session:
     def _check_rows(self, rows: Sequence[int] | None) -> Array:
         if rows is None:
             return np.arange(self._batch)
-        chosen = np.asarray(rows, np.int64)
+        chosen = np.asarray(rows)
+        if not chosen.size:
+            chosen = chosen.astype(np.int64)
+        if chosen.dtype.kind not in "iu":  # a mask would pass for the rows 0 and 1
+            raise TypeError(f"rows must be row numbers, got {rows!r}")
         if chosen.ndim != 1 or len(np.unique(chosen)) != len(chosen):
             raise ValueError(f"rows must be distinct row numbers, got {rows!r}")
         if len(chosen) and (chosen.min() < 0 or chosen.max() >= self._batch):

@@ -110,3 +110,26 @@ def test_misuse_is_named(runner):
         session.rollout(0)
     with pytest.raises(ValueError, match="snapshot must have 2 rows like the session, got 3"):
         runner.session(2).restore(session.snapshot())
+
+
+@pytest.mark.parametrize("rows", [[True, False, True], [0.5], ["a"]])
+def test_rows_are_numbers_not_a_mask(runner, rows):
+    session = runner.session(3)
+    session.feed(arguments()[0])
+    with pytest.raises(TypeError, match="rows must be row numbers"):
+        session.reset(rows)
+    assert session.length.tolist() == [2, 2, 2]
+    session.reset([])
+
+
+def test_wrong_types_are_named(runner):
+    start, inputs = arguments()
+    session = runner.session(3)
+    session.feed(start)
+    with pytest.raises(ValueError, match="inputs must have shape"):
+        session.step(1.0)
+    for steps in (2.5, True):
+        with pytest.raises(TypeError, match="steps must be an integer"):
+            session.rollout(steps, inputs)
+    with pytest.raises(TypeError, match="batch must be an integer"):
+        runner.session(2.5)
