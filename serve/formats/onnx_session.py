@@ -51,7 +51,10 @@ def open_session(
     if wanted.kind == "cuda":
         ort.preload_dlls()
         providers.insert(0, ("CUDAExecutionProvider", {"device_id": str(wanted.index)}))
-    session = ort.InferenceSession(model, options, providers=providers)
+    try:
+        session = ort.InferenceSession(model, options, providers=providers)
+    except Exception as error:  # its exception types share no public base class
+        raise RuntimeError(f"ONNX Runtime cannot load {path} on {wanted}: {error}") from error
     if wanted.kind == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
         if device != "auto":
             raise RuntimeError(f"device {device!r}: ONNX Runtime could not start its CUDA provider")

@@ -94,7 +94,15 @@ class TorchStep(_TorchFile):
             results = self._call(given)
             memory[:, k + i] = results["slot"]
             outputs += [results["output"]] if self.signature.has_output else []
-        return memory[:, k:], torch.stack(outputs, 1) if outputs else None
+        if not self.signature.has_output:
+            return memory[:, k:], None
+        return memory[:, k:], torch.stack(outputs, 1) if outputs else self._no_output(memory)
+
+    def _no_output(self, memory: Tensor) -> Tensor:
+        """The head's output of no steps, ``(B, 0, ...)``."""
+        spec = next(spec for spec in self._metadata.outputs if spec.name == "output")
+        shape = [size for size in spec.shape[1:] if isinstance(size, int)]
+        return memory.new_empty((len(memory), 0, *shape), dtype=getattr(torch, spec.dtype))
 
 
 def _exported_for(path: Path, metadata: Metadata, device: str) -> str:

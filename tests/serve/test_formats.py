@@ -117,3 +117,17 @@ for path in ({str(path)!r}, {str(rollout)!r}):
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["run", "step.onnx", "step.pt", "step.pt2", "rollout.pt"])
+def test_no_steps_give_an_output_of_no_steps(made, name):
+    _, path = made("attention", name)
+    start, inputs = arguments("attention", steps=0)
+    assert Runner.load(path, "cpu").rollout(start, 0, inputs)["output"].shape == (5, 0, 2)
+
+
+def test_what_onnx_runtime_cannot_run_is_said(tmp_path):
+    net = MemoryNetwork(AttentionCell(4)).bfloat16()
+    path = to_onnx(net, tmp_path / "bf16.onnx", form="step").path
+    with pytest.raises(RuntimeError, match=r"ONNX Runtime cannot load .*bf16\.onnx on cpu"):
+        Runner.load(path, "cpu")
