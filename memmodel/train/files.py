@@ -114,7 +114,8 @@ def _read_npy(path: Path, columns: list[str] | None) -> Columns:
 
 def _read_npz(path: Path, columns: list[str] | None) -> Columns:
     table: dict[str, npt.NDArray[Any]] = {}
-    with np.load(path, allow_pickle=False) as archive:
+    # NumPy does not close a file that it opened itself and found damaged.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         for key, array in archive.items():
             if array.ndim == 1:
                 table[key] = array
