@@ -66,6 +66,8 @@ def command(
     else:
         accepted = ", ".join(f"{suffix} ({name})" for suffix, name in _SUFFIXES.items())
         raise click.UsageError(f"OUT must end with one of {accepted}; got {out.name!r}")
+    if report is not None and (report.resolve() == out.resolve() or not report.parent.is_dir()):
+        raise click.UsageError(f"--report needs a file of its own in a directory, got {report}")
     _export(run, out, options, report)
 
 
