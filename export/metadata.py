@@ -41,7 +41,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 FORMAT_VERSION = 1
 ONNX_KEY = "memmodel"
@@ -176,6 +176,8 @@ class Metadata:
                 values["input_shape"] = tuple(values["input_shape"])
             if values["parity"] is not None:
                 values["parity"] = Parity(**values["parity"])
+            if values["format"] not in get_args(Format) or values["form"] not in get_args(Form):
+                raise KeyError(f"{values['format']} {values['form']}")
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"{source}: its memmodel metadata is damaged: {error!r}") from error

@@ -37,7 +37,7 @@ def _from_zip(path: Path) -> Metadata:
                     f"{path} holds no memmodel metadata: it was not written by memmodel.export"
                 )
             return Metadata.from_json(archive.read(names[0]), path)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, EOFError, UnicodeDecodeError, NotImplementedError) as error:
         raise ArtifactError(f"{path} is truncated or damaged: {error}") from error
 
 

@@ -200,3 +200,18 @@ class TestReading:
             f"export.read_metadata({str(artifact)!r}); assert 'torch' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", script], check=True)
+
+    def test_names_that_are_no_text(self, tmp_path):
+        path = tmp_path / "m.pt"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("model/ü/data.pkl", b"")
+        content = path.read_bytes()
+        path.write_bytes(content.replace("ü".encode(), b"\xff\xff"))
+        with pytest.raises(ArtifactError, match="damaged"):
+            read_metadata(path)
+
+    @pytest.mark.parametrize("change", [{"format": "tflite"}, {"form": "loop"}])
+    def test_unknown_format_or_form(self, artifact, change):
+        document = replace(read_metadata(artifact), **change).to_json()
+        with pytest.raises(ArtifactError, match=f"damaged.*{next(iter(change.values()))}"):
+            Metadata.from_json(document, artifact)
