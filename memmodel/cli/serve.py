@@ -78,8 +78,16 @@ def batch(
 @command.command("http", short_help="Serve MODEL over HTTP and gRPC (extra 'http').")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8080, show_default=True, help="Port for HTTP.")
-@click.option("--grpc-port", type=int, help="Port for gRPC.  [default: no gRPC]")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for HTTP.",
+)
+@click.option(
+    "--grpc-port", type=click.IntRange(1, 65535), help="Port for gRPC.  [default: no gRPC]"
+)
 @click.option("--name", help="The model's name in URLs.  [default: MODEL without its suffix]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-batch", default=64, show_default=True, help="Rows rolled out together.")
@@ -122,7 +130,7 @@ def http(
         grace=grace,
     )
     runner = Runner.load(model, device)
-    name = name or model.name.split(".")[0]
+    name = name or model.resolve().name.split(".")[0]
     url = f"http://{host}:{port}/v2/models/{name}"
     serve_http(
         runner,

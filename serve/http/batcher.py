@@ -125,12 +125,11 @@ class Batcher:
             return  # what has waited long enough runs alone
 
     def _take(self, group: _Group) -> list[_Request]:
-        """Take requests off a group's queue, up to a batch; at least one."""
+        """Take requests off a group's queue, up to a batch in rows and bytes; at least one."""
         taken: list[_Request] = []
         rows = 0
-        while group.requests and (
-            not taken or rows + group.requests[0].rows <= self._limits.batch_rows
-        ):
+        most = self._most_rows(group)
+        while group.requests and (not taken or rows + group.requests[0].rows <= most):
             request = group.requests.popleft()
             self._count(-request.rows)
             if not request.result.cancelled():  # its client may have gone
@@ -139,6 +138,12 @@ class Batcher:
         for key in [key for key, other in self._groups.items() if not other.requests]:
             del self._groups[key]
         return taken
+
+    def _most_rows(self, group: _Group) -> int:
+        """Rows to roll out together: their memories take no more than one request's may."""
+        slots = group.requests[0].start[0]
+        row_bytes = slots.nbytes // len(slots) * (len(slots) + group.steps)
+        return min(self._limits.batch_rows, self._limits.result_bytes // max(1, row_bytes))
 
     async def _serve(self, steps: int, requests: list[_Request]) -> None:
         if not requests:

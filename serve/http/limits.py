@@ -11,7 +11,8 @@ class Limits:
         request_bytes: largest body.
         rows: most rows in one request.
         steps: most steps of one rollout.
-        result_bytes: most memory one request's results may take.
+        result_bytes: most memory that the results of one request, or of requests that are rolled
+            out together, may take.
         queue_rows: most rows that wait; more are refused.
         batch_rows: most rows that are rolled out together.
         delay: seconds that a request waits for others of its shape.

@@ -50,6 +50,7 @@ def test_a_file_is_served_with_progress(model, tmp_path):
         (["batch", "MODEL", "wide.npy", "o.npy", "--steps", "1"], 2, "start must have shape"),
         (["batch", "MODEL", "nan.npy", "o.npy", "--steps", "1"], 2, "no row can be served"),
         (["http", "missing.onnx"], 2, "missing.onnx"),
+        (["http", "MODEL", "--port", "99999"], 2, "--port"),
     ],
 )
 def test_errors_are_one_line(model, tmp_path, monkeypatch, arguments, code, message):
