@@ -66,6 +66,7 @@ def write_repository(
         raise FileExistsError(f"{target} exists: pass force=True (--force) to replace it")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{name}.{secrets.token_hex(4)}")
+    old = temporary.with_name(f"{temporary.name}.old")
     try:
         version = temporary / "1"
         version.mkdir(parents=True)
@@ -80,10 +81,13 @@ def write_repository(
         config = _config(name, metadata, capacity)
         (temporary / "config.pbtxt").write_text(config, encoding="utf-8")
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(old)  # deleting it first would leave nothing where a kill comes between
         temporary.rename(target)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not target.exists():
+            old.rename(target)
+        for path in (temporary, old):
+            shutil.rmtree(path, ignore_errors=True)
     return target
 
 

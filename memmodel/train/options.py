@@ -71,6 +71,8 @@ class TrainOptions:
             )
         if self.cell == "attention" and self.width % self.heads:
             raise ValueError(f"heads must divide width={self.width}, got {self.heads}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
         self.preprocessing()
 
     def preprocessing(self) -> Preprocessing:

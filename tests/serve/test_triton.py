@@ -129,3 +129,11 @@ def test_what_cannot_be_written(repository, tmp_path):
     with pytest.raises(ValueError, match="needs a cell that takes a mask"):
         write_repository(recurrent, tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_model_is_replaced_as_a_whole(tmp_path):
+    network = MemoryNetwork(AttentionCell(4))
+    model = write_repository(network, tmp_path, capacity=8)
+    write_repository(network, tmp_path, capacity=9, force=True)
+    assert "dims: [9, 4]" in (model / "config.pbtxt").read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["memmodel"]

@@ -8,6 +8,7 @@ from memmodel.train import TrainOptions
     [
         ({"cell": "mlp"}, "cell must be one of attention, rnn, gru, lstm, got 'mlp'"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"batch_size": -3}, "batch_size must be at least 1, got -3"),
         ({"lr": 0.0}, "lr must be positive, got 0.0"),
         ({"lr": float("nan")}, "lr must be positive, got nan"),
