@@ -32,7 +32,8 @@ def compile_package(program: ExportedProgram, path: Path) -> float:
 def load_package(path: Path) -> Callable[..., Any]:
     """Load a package. It is native code: whoever loads it trusts it."""
     package: Callable[..., Any] = torch._inductor.aoti_load_package(str(path))
-    return package
+    # Compiled code takes its arguments for contiguous, as the example was, and does not check.
+    return lambda *tensors: package(*(tensor.contiguous() for tensor in tensors))
 
 
 def stamp(path: Path, metadata: str) -> None:

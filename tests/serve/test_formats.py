@@ -131,3 +131,13 @@ def test_what_onnx_runtime_cannot_run_is_said(tmp_path):
     path = to_onnx(net, tmp_path / "bf16.onnx", form="step").path
     with pytest.raises(RuntimeError, match=r"ONNX Runtime cannot load .*bf16\.onnx on cpu"):
         Runner.load(path, "cpu")
+
+
+def test_a_native_step_gets_contiguous_tensors(tmp_path):
+    torch.manual_seed(0)
+    net = MemoryNetwork(AttentionCell(8, input_dim=3)).eval()
+    runner = Runner.load(to_pt2(net, tmp_path / "m.pt2", form="step", aot=True).path, "cpu")
+    start, inputs = arguments("attention")
+    with torch.no_grad():
+        expected = net(torch.tensor(start), STEPS, torch.tensor(inputs)).numpy()
+    np.testing.assert_allclose(runner.rollout(start, STEPS, inputs)["memory"], expected, atol=1e-5)
