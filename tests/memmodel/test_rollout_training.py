@@ -6,29 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from rollout_cells import D, Mean, assert_same, cat_loop, gradients, make
+from rollout_parts import STEPS, B, loss_of, network, start, train_part
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from memmodel import MemoryNetwork, rollout
-
-B, STEPS = 4, 5
-
-
-def network(device: torch.device) -> MemoryNetwork:
-    return MemoryNetwork(make("GRU", device), nn.Linear(D, 1).to(device, torch.float64))
-
-
-def start(device: torch.device, batch: int = B) -> Tensor:
-    torch.manual_seed(1)
-    return torch.randn(batch, 2, D, device=device, dtype=torch.float64)
-
-
-def loss_of(model: nn.Module, begin: Tensor) -> Tensor:
-    return model(begin, STEPS).square().mean()
 
 
 class Looped(nn.Module):
@@ -176,28 +160,12 @@ def test_a_larger_compiled_model(device: torch.device) -> None:
     assert_same(grads(model), expected)
 
 
-def _train_part(rank: int, port: int, out: Path, compiled: bool) -> None:
-    torch.set_num_threads(1)
-    device = torch.device("cpu")
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model = MemoryNetwork(make("Linear", device))
-    parallel = DistributedDataParallel(model)
-    runner = torch.compile(parallel) if compiled else parallel
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        loss_of(runner, start(device).chunk(2)[rank]).backward()
-        optimizer.step()
-    torch.save([p.detach() for p in model.parameters()], out / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_two_processes(compiled: bool, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_train_part, (port, tmp_path, compiled), nprocs=2)
+    mp.spawn(train_part, (port, tmp_path, compiled), nprocs=2)
     device = torch.device("cpu")
     model = MemoryNetwork(make("Linear", device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
