@@ -1,7 +1,7 @@
 """Forward and backward of a rollout: memmodel against every other way of doing it.
 
     python benchmarks/train.py                 # everything that a bound is set for
-    python benchmarks/train.py W1 R1 --peers   # two workloads, all peers
+    python benchmarks/train.py W1 --peers --eager  # all peers, nothing compiled by PyTorch
     python benchmarks/train.py --report        # judge the figures kept in results/
 
 Exits with 1 if a required bound is missed. Workloads are in workloads.py, peers in peers/.
@@ -36,7 +36,7 @@ def main() -> int:
     results: Results = {}
     for group in options.groups:
         if options.report:
-            results |= read(_file(group, options.device))
+            results |= read(_file(group, options))
         else:
             results |= _measure(group, options)
     return judge(requirements(results))
@@ -58,14 +58,16 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def _file(group: str, device: str) -> Path:
-    suffix = "" if device == "cpu" else f"-{device.replace(':', '')}"
+def _file(group: str, options: argparse.Namespace) -> Path:
+    suffix = "-peers" if options.peers else ""
+    if options.device != "cpu":
+        suffix += f"-{options.device.replace(':', '')}"
     return RESULTS / f"train-{group}{suffix}.json"
 
 
 def _measure(group: str, options: argparse.Namespace) -> Results:
     device = options.device
-    shared = {"device": device, "results_file": _file(group, device)}
+    shared = {"device": device, "results_file": _file(group, options)}
     if group == "memory":
         # Peaks only: the same at twice the slots.
         groups = {"memory": _memory(device)}
