@@ -68,10 +68,9 @@ import click
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option(
     "--threads",
-    default=1,
-    show_default=True,
+    type=int,
     metavar="N",
-    help="CPU threads; more than 1 pays for wide networks on idle cores only.",
+    help="CPU threads; 1 is faster where other work keeps cores busy.  [default: PyTorch's]",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the weights and the order.")
 @click.option("--compile", is_flag=True, help="Train with torch.compile.")
@@ -89,7 +88,7 @@ def command(
     columns: str | None,
     missing: str,
     device: str,
-    threads: int,
+    threads: int | None,
     resume: bool,
     save_every: float,
     **options: Any,
