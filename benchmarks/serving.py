@@ -1,7 +1,7 @@
 """Serving: the step form against the rollout form and eager PyTorch, writes, throughput, HTTP.
 
-python benchmarks/serve.py            # everything, judged
-python benchmarks/serve.py rollout    # one part: rollout, write, throughput, http
+python benchmarks/serving.py            # everything, judged
+python benchmarks/serving.py rollout    # one part: rollout, write, throughput, http
 """
 
 import argparse
@@ -133,9 +133,9 @@ def rollouts(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     }
     groups = {
         f"B{batch}": [
-            strategy("eager in place", "serve:make_eager", folder=folder, batch=batch),
+            strategy("eager in place", "serving:make_eager", folder=folder, batch=batch),
             *(
-                strategy(name, "serve:make_runner", folder=folder, file=file, batch=batch)
+                strategy(name, "serving:make_runner", folder=folder, file=file, batch=batch)
                 for name, file in files.items()
             ),
         ]
@@ -163,7 +163,7 @@ def writes(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     """2000 steps of a cell that reads one slot, behind a short and behind a long memory."""
     names = {length: f"{length} slots" for length in LENGTHS}
     strategies = [
-        strategy(name, "serve:make_writes", folder=folder, length=length)
+        strategy(name, "serving:make_writes", folder=folder, length=length)
         for length, name in names.items()
     ]
     results = run("serve_write", {"write": strategies}, baseline=names[LENGTHS[0]], rounds=rounds)
@@ -176,7 +176,9 @@ def throughput(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     """Rows per second against the batch size, 100 steps."""
     batches = (1, 4, 16, 64, 256)
     strategies = [
-        strategy(f"B{b}", "serve:make_runner", folder=folder, file="step.onnx", batch=b, steps=100)
+        strategy(
+            f"B{b}", "serving:make_runner", folder=folder, file="step.onnx", batch=b, steps=100
+        )
         for b in batches
     ]
     results = run("serve_throughput", {"throughput": strategies}, rounds=rounds, peak=False)
@@ -191,7 +193,9 @@ def http(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     """What a request costs beyond the runner's own time."""
     groups = {
         f"{steps} steps": [
-            strategy(name, "serve:make_http", folder=folder, batch=1, steps=steps, service=service)
+            strategy(
+                name, "serving:make_http", folder=folder, batch=1, steps=steps, service=service
+            )
             for name, service in (("runner", False), ("HTTP", True))
         ]
         for steps in (1, 100)
