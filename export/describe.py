@@ -1,4 +1,4 @@
-"""Metadata of the PyTorch formats, whose graphs share inputs and outputs."""
+"""Metadata of a network's artifacts; the PyTorch formats share inputs and outputs."""
 
 from typing import Any
 
@@ -50,17 +50,26 @@ def torch_metadata(
         )
         outputs = (interface.slot_spec("slot", "batch"), *interface.output_specs("batch"))
         capacity = "the caller passes the written slots, 1 or more, and stores the new one"
-    return Metadata(
+    return describe(
+        network,
+        interface,
         format=format,
         form=form,
         state="prefix" if form == "step" else None,
-        dtype=interface.dtype,
-        slot_shape=interface.slot_shape,
-        input_shape=interface.input_shape,
         inputs=inputs,
         outputs=outputs,
         capacity=capacity,
-        cell=type(network.cell).__name__,
         versions=versions("torch"),
+        **more,
+    )
+
+
+def describe(network: MemoryNetwork, interface: Interface, **more: Any) -> Metadata:
+    """Metadata whose fields about the network are filled in; ``more`` are the others."""
+    return Metadata(
+        dtype=interface.dtype,
+        slot_shape=interface.slot_shape,
+        input_shape=interface.input_shape,
+        cell=type(network.cell).__name__,
         **more,
     )

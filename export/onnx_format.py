@@ -11,6 +11,7 @@ from onnx import helper
 from torch import Tensor
 
 from memmodel.cells import AttentionCell
+from memmodel.export.describe import check_form
 from memmodel.export.interface import Interface, interface_of
 from memmodel.export.metadata import ONNX_KEY, Form, Metadata, State
 from memmodel.export.onnx_graphs import buffer_step, prefix_step, rollout
@@ -67,8 +68,7 @@ def to_onnx(
     """
     began = time.perf_counter()
     path = check_target(path, ".onnx", force=force)
-    if form not in ("rollout", "step"):
-        raise ValueError(f"form must be 'rollout' or 'step', got {form!r}")
+    check_form(form)
     if not FIRST_OPSET <= opset <= LAST_OPSET:
         raise ValueError(f"opset must be between {FIRST_OPSET} and {LAST_OPSET}, got {opset}")
     with preserved(network):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from memmodel.export import masked
 from memmodel.export.alias import prove_in_place
+from memmodel.export.describe import describe
 from memmodel.export.interface import EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS, Interface
 from memmodel.export.metadata import Form, Metadata, State, TensorSpec
 from memmodel.export.onnx_rollout import build_rollout
@@ -115,17 +116,15 @@ def _metadata(
     capacity: str,
     opset: int,
 ) -> Metadata:
-    return Metadata(
+    return describe(
+        network,
+        interface,
         format="onnx",
         form=form,
         state=state,
-        dtype=interface.dtype,
-        slot_shape=interface.slot_shape,
-        input_shape=interface.input_shape,
         inputs=inputs,
         outputs=outputs,
         capacity=capacity,
-        cell=type(network.cell).__name__,
         opset=opset,
         versions=versions("torch", "onnx", "onnxscript"),
     )

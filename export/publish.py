@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from memmodel.durable import sync
+
 
 def check_target(path: str | Path, suffix: str, *, force: bool) -> Path:
     """Check where a file is to be written, before any work is done.
@@ -46,20 +48,11 @@ def replacing(path: Path, *, force: bool) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         if force:
             os.replace(temporary, path)
         else:
             os.link(temporary, path)  # unlike a rename, fails where path exists
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or a directory's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

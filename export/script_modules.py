@@ -7,6 +7,16 @@ import torch
 from torch import Tensor, nn
 
 
+def allocate(start: Tensor, steps: int) -> Tensor:
+    """A memory that begins with ``start`` and has room for ``steps`` more slots."""
+    k0 = start.size(1)
+    shape = list(start.shape)
+    shape[1] = k0 + steps
+    memory = torch.empty(shape, dtype=start.dtype, device=start.device)
+    memory.narrow(1, 0, k0).copy_(start)
+    return memory
+
+
 class Rollout(nn.Module):
     """``start, steps -> memory``."""
 
@@ -18,10 +28,7 @@ class Rollout(nn.Module):
         """Write ``steps`` slots after ``start``."""
         with torch.no_grad():
             k0 = start.size(1)
-            shape = list(start.shape)
-            shape[1] = k0 + steps
-            memory = torch.empty(shape, dtype=start.dtype, device=start.device)
-            memory.narrow(1, 0, k0).copy_(start)
+            memory = allocate(start, steps)
             for i in range(steps):
                 memory.select(1, k0 + i).copy_(self.cell(memory.narrow(1, 0, k0 + i)))
             return memory
@@ -38,10 +45,7 @@ class RolloutWithInputs(nn.Module):
         """Write ``steps`` slots after ``start``."""
         with torch.no_grad():
             k0 = start.size(1)
-            shape = list(start.shape)
-            shape[1] = k0 + steps
-            memory = torch.empty(shape, dtype=start.dtype, device=start.device)
-            memory.narrow(1, 0, k0).copy_(start)
+            memory = allocate(start, steps)
             for i in range(steps):
                 slot = self.cell(memory.narrow(1, 0, k0 + i), inputs.select(1, i))
                 memory.select(1, k0 + i).copy_(slot)

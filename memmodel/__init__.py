@@ -6,7 +6,9 @@ The public names are imported on first use, so that ``import memmodel.serve`` do
 import sys
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from memmodel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from memmodel._rollout import rollout as rollout
@@ -24,28 +26,16 @@ _HOME = {
     "MemoryNetwork": "memmodel.network",
     "RecurrentCell": "memmodel.cells",
     "SlotMemory": "memmodel.memory",
+    "export": "memmodel.export",
     "rollout": "memmodel._rollout",
+    "serve": "memmodel.serve",
     "slot_write": "memmodel.ops",
     "slot_write_": "memmodel.ops",
 }
 
-__all__ = [*sorted(_HOME), "__version__", "export", "serve"]
+__all__ = [*sorted(_HOME), "__version__"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-    elif name in ("export", "serve"):
-        value = import_module(f"memmodel.{name}")
-    else:
-        raise AttributeError(f"module 'memmodel' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if "torch" in sys.modules:
     # Whoever uses torch expects `torch.ops.memmodel` to exist once memmodel is imported.

@@ -3,8 +3,9 @@
 Names are imported on first use; nothing here imports torch unless a torch artifact is loaded.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from memmodel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from memmodel.serve.batch import BatchReport as BatchReport
@@ -23,14 +24,4 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'memmodel.serve' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memmodel._rollout.eager import refuse_second_order
 from memmodel.cells import attention_backward, attention_forward
 from memmodel.cells.attention_forward import Weights
-from memmodel.cells.fast import in_own_dtype, refuse_second_order
+from memmodel.cells.fast import in_own_dtype
 
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)

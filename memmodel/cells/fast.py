@@ -1,4 +1,4 @@
-"""What the fast rollouts share: when they apply, and how far they can be differentiated."""
+"""What the fast rollouts share: when they apply, and how their kernels run."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -57,11 +57,3 @@ def check_operand(name: str, operand: Tensor, width: int, weight: Tensor) -> Non
             f"{name} must be on the device of the cell's parameters, {weight.device}, "
             f"got {operand.device}"
         )
-
-
-def refuse_second_order(ctx: Any, *grads: Any) -> None:
-    """Backward of the ops that compute gradients: they are not differentiable themselves."""
-    raise RuntimeError(
-        "this cell's fast rollout has first-order gradients only: for higher orders use "
-        "memmodel.rollout(..., recompute=False)"
-    )

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memmodel._rollout.eager import refuse_second_order
 from memmodel.cells import recurrent_backward, recurrent_forward
-from memmodel.cells.fast import in_own_dtype, refuse_second_order
+from memmodel.cells.fast import in_own_dtype
 from memmodel.cells.recurrent_forward import Rollout, layers_from, weights_from
 from memmodel.cells.recurrent_kinds import kind_named
 

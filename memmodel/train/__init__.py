@@ -4,8 +4,9 @@ The public names are imported on first use: preparing inputs for an exported fil
 (:class:`Preprocessing`) needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from memmodel.lazy import lazy_names
 
 if TYPE_CHECKING:
     from memmodel.train.options import TrainOptions as TrainOptions
@@ -24,8 +25,4 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'memmodel.train' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from memmodel.durable import sync
 from memmodel.network import MemoryNetwork
 from memmodel.saved import CONFIG, WEIGHTS
 
@@ -39,8 +40,8 @@ def save_network(network: MemoryNetwork, directory: Path) -> None:
     """Write what :meth:`MemoryNetwork.save` writes, and force it to disk."""
     network.save(directory)
     for name in (CONFIG, WEIGHTS):
-        _sync(directory / name)
-    _sync(directory)
+        sync(directory / name)
+    sync(directory)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -55,17 +56,8 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or a directory's names, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from memmodel.serve.batch.partial import Partial, sync_directory
+from memmodel.durable import sync
+from memmodel.serve.batch.partial import Partial
 from memmodel.serve.batch.plan import Plan
 from memmodel.serve.batch.window import Window
 from memmodel.serve.signature import Array
@@ -79,7 +80,7 @@ def assemble(results: Results, target: Path) -> int:
         os.fsync(file.fileno())
     failed = _write_errors(results, errors_path(target))
     os.replace(temporary, target)
-    sync_directory(target.parent)
+    sync(target.parent)
     return failed
 
 

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from memmodel.durable import sync
 from memmodel.serve.batch.plan import Plan
 from memmodel.serve.batch.window import Window
 
@@ -97,13 +98,4 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames within a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
