@@ -35,7 +35,7 @@ class MemoryNetwork(nn.Module):
             The memory ``(B, k0 + steps, *slot)``, or ``head(new slots)`` where there is a head.
 
         Raises:
-            ValueError: an argument breaks one of the rules above.
+            TypeError, ValueError, RuntimeError: as in :func:`memmodel.rollout`.
         """
         memory = rollout(self.cell, start, steps, inputs)
         return memory if self.head is None else self.head(memory[:, start.shape[1] :])

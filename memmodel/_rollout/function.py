@@ -35,7 +35,12 @@ def rollout(
         The memory ``(B, k0 + steps, *slot)``.
 
     Raises:
-        ValueError: an argument breaks one of the rules above.
+        TypeError: an argument, or what the cell returns, is of another type than said above.
+        ValueError: a shape, dtype, device or size breaks one of the rules above, also of a slot.
+        RuntimeError: with ``recompute=True``, in forward or backward: the cell does what would make
+            its recomputation give a wrong gradient (it modifies buffers, parameters or what it is
+            given, reaches tensors whose gradient would be lost, or makes another slot the second
+            time), or a gradient is differentiated again.
     """
     check_arguments(cell, start, steps, inputs)
     if not recompute or torch.compiler.is_exporting() or in_functorch():

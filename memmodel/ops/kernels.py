@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
-from memmodel.ops.rules import check_arguments, check_range
+from memmodel.ops.rules import check_arguments, check_range, check_writable
 
 
 def write(memory: Tensor, value: Tensor, index: Tensor) -> None:
     """Write ``value`` into ``memory`` in place; see :func:`memmodel.slot_write_`."""
     check_arguments(memory, value, index)
+    check_writable(memory)
     if value.shape[0] == 0:
         return  # no row: an index value has nothing to be wrong about
     if torch._C._is_alias_of(value, memory):  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from memmodel.ops import kernels
-from memmodel.ops.rules import check_arguments, refuse_tangents
+from memmodel.ops.rules import check_arguments, check_writable, refuse_tangents
 
 # `Library` rather than `torch.library.custom_op`: less than half the cost per call.
 _LIBRARY = torch.library.Library("memmodel", "FRAGMENT")
@@ -57,6 +57,7 @@ def slot_write_(memory: Tensor, value: Tensor, index: Tensor) -> None:
         index: first slot written, ``(B,)`` or ``()``.
 
     Raises:
+        ValueError: ``memory`` is expanded.
         RuntimeError: grad mode is on and ``memory`` or ``value`` requires grad.
     """
     if not torch.compiler.is_compiling():
@@ -73,6 +74,7 @@ def _(memory: Tensor, value: Tensor, index: Tensor) -> Tensor:
 @torch.library.register_fake("memmodel::slot_write_", lib=_LIBRARY)
 def _(memory: Tensor, value: Tensor, index: Tensor) -> None:
     check_arguments(memory, value, index)
+    check_writable(memory)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:

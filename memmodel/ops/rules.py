@@ -57,6 +57,20 @@ def refuse_tangents(what: str, *tensors: Tensor) -> None:
             )
 
 
+def check_writable(memory: Tensor) -> None:
+    """Check that every element of a memory that is written in place has a place of its own.
+
+    Raises:
+        ValueError: ``memory`` is expanded, so that one write would show in several places.
+    """
+    sizes, strides = memory.shape, memory.stride()
+    if any(stride == 0 and size > 1 for size, stride in zip(sizes, strides, strict=True)):
+        raise ValueError(
+            f"memory must not be expanded where it is written in place, got shape {tuple(sizes)} "
+            f"with strides {strides}: write to a clone() of it"
+        )
+
+
 def check_range(low: int, high: int, *, slots: int, length: int) -> None:
     """Check index values known on the host.
 

@@ -136,6 +136,19 @@ def test_wrong_dtypes(way: str, write: Callable[..., Tensor]) -> None:
         call(way, write, memory, value, index.int())
 
 
+@pytest.mark.parametrize("way", ["eager", "compile"])
+@pytest.mark.parametrize("index", [torch.tensor(1), torch.tensor([0, 1, 2])])
+@pytest.mark.parametrize("stored", [(1, 5, 2), (3, 1, 2), (3, 5, 1)])
+def test_expanded_memory_is_not_written_in_place(
+    way: str, index: Tensor, stored: tuple[int, ...]
+) -> None:
+    memory, value = torch.zeros(stored).expand(M), torch.ones(3, 1, 2)
+    with pytest.raises(error_of(way, ValueError), match="memory must not be expanded"):
+        call(way, in_place, memory, value, index)
+    assert not memory.any()
+    assert slot_write(memory, value, index).sum() == value.sum()
+
+
 @both
 def test_wrong_devices(write: Callable[..., Tensor]) -> None:
     memory, value, index = torch.zeros(M), torch.zeros(V), torch.zeros(ROWS, dtype=torch.long)
