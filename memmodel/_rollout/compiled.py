@@ -1,17 +1,15 @@
 """One step of a cell and its gradient, each compiled once for every prefix length and batch."""
 
-import warnings
-from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any, cast
+import math
+import sys
+from collections.abc import Sequence
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch._dynamo import maybe_mark_dynamic
-from torch._dynamo.exc import TorchDynamoException
-from torch._inductor.exc import InductorError
 
+from memmodel._rollout.dynamo import CompiledFunction
 from memmodel._rollout.steps import Step, StepGradient, StepInputs
 
 
@@ -20,8 +18,9 @@ class CompiledCell:
 
     def __init__(self, cell: nn.Module) -> None:
         self._cell = ref(cell)
-        self._step = _Compiled(_step)
-        self._step_gradient = _Compiled(_step_gradient)
+        self._step = CompiledFunction(_step)
+        self._step_gradient = CompiledFunction(_step_gradient)
+        self._step_lengths, self._step_gradient_lengths = _Lengths(), _Lengths()
 
     @property
     def cell(self) -> nn.Module:
@@ -35,15 +34,12 @@ class CompiledCell:
         """The cell, computing with ``tensors`` in place of its parameters and buffers."""
         cell = self.cell
         paths, tensors = _paths(cell), list(tensors)
-        marked = False
+        sizes = _Sizes(self._step_lengths)
 
         def step(prefix: Tensor, *inputs: Tensor) -> Tensor:
-            nonlocal marked
             if not compiled or prefix.shape[1] == 1:  # a size that the compiler would specialise on
                 return _step(cell, paths, tensors, prefix, *inputs)
-            if not marked:
-                _mark_sizes((prefix,), inputs)
-                marked = True
+            sizes.mark((prefix,), inputs)
             return self._step(cell, paths, tensors, prefix, *inputs)
 
         return step
@@ -52,55 +48,42 @@ class CompiledCell:
         self,
         tensors: Sequence[Tensor],
         wanted: Sequence[int],
-        totals: Sequence[Tensor],
+        totals: list[Tensor],
         *,
         compiled: bool,
     ) -> StepGradient:
         """One step of backward; adds the gradient of ``tensors[wanted[j]]`` to ``totals[j]``."""
         cell = self.cell
-        paths, tensors, wanted, totals = _paths(cell), list(tensors), list(wanted), list(totals)
-        marked = False
+        paths, tensors, wanted = _paths(cell), list(tensors), list(wanted)
+        sizes = _Sizes(self._step_gradient_lengths)
 
         def step_gradient(
             prefix: Tensor, inputs: StepInputs, grad_slot: Tensor, into: Sequence[Tensor]
         ) -> None:
-            nonlocal marked
             # Two views of one buffer, one of them written to, would make the compiler rebuild all
             # of that buffer at every step.
             grad_slot = grad_slot.clone(memory_format=torch.contiguous_format)
             arguments = (cell, paths, tensors, wanted, prefix, inputs, grad_slot, into, totals)
             if not compiled or prefix.shape[1] == 1:
-                _step_gradient(*arguments)
+                totals[:] = _step_gradient(*arguments)
                 return
-            if not marked:
-                _mark_sizes((prefix, into[0]), (grad_slot, *inputs, *into[1:]))
-                marked = True
-            self._step_gradient(*arguments)
+            sizes.mark((prefix, into[0]), (grad_slot, *inputs, *into[1:]))
+            totals[:] = self._step_gradient(*arguments)
 
         return step_gradient
 
 
-class _Compiled:
-    """A compiled function, or the plain one, with a warning, where it cannot be compiled."""
+def spread_slots(memory: Tensor) -> Tensor:
+    """Copy of ``memory`` ``(B, N, *slot)`` with room between slots, for compiled code to add to.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._plain = function
-        # The compiler keeps compiled forms, and limits how many, by code object: one per cell.
-        own = cast(FunctionType, function)
-        own = FunctionType(own.__code__.replace(), own.__globals__, own.__name__)
-        self._run: Callable[..., Any] = torch.compile(own, fullgraph=True)
-
-    def __call__(self, *arguments: Any) -> Any:
-        try:
-            return self._run(*arguments)
-        except (TorchDynamoException, InductorError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            warnings.warn(
-                f"{type(arguments[0]).__name__} cannot be compiled and runs uncompiled: {reason}",
-                stacklevel=2,
-            )
-            self._run = self._plain
-            return self._plain(*arguments)
+    Where slots touch, inductor walks a slice of them as ``k * prod(slot)`` elements, but computes
+    what it adds slot by slot: two loops, the first of which fills a temporary of the slice's size.
+    """
+    batch, slots, *slot = memory.shape
+    width = math.prod(slot)
+    room = 64 // memory.element_size()  # keeps every slot at the start of a cache line
+    copy = memory.new_empty(batch, slots, width + room)[..., :width].view(memory.shape)
+    return copy.copy_(memory)
 
 
 def _step(
@@ -121,7 +104,7 @@ def _step_gradient(
     grad_slot: Tensor,
     into: Sequence[Tensor],
     totals: list[Tensor],
-) -> None:
+) -> list[Tensor]:
     reads = (prefix, *inputs)
     differentiable = len(into)
 
@@ -133,8 +116,11 @@ def _step_gradient(
 
     sources = (*reads[:differentiable], *(tensors[i] for i in wanted))
     slot, pull = torch.func.vjp(step, *sources)  # type: ignore[misc]  # two without has_aux
-    for total, grad in zip((*into, *totals), pull(grad_slot.to(slot.dtype)), strict=True):
+    grads = pull(grad_slot.to(slot.dtype))
+    for total, grad in zip(into, grads, strict=False):
         total.add_(grad)
+    # Not in place: inductor has matrix products make new totals, which it would then copy back.
+    return [total + grad for total, grad in zip(totals, grads[differentiable:], strict=True)]
 
 
 def _paths(cell: nn.Module) -> list[str]:
@@ -145,9 +131,37 @@ def _paths(cell: nn.Module) -> list[str]:
     ]
 
 
-def _mark_sizes(prefixes: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
-    """Tell the compiler that the batch and the prefix length change."""
-    for tensor in (*prefixes, *rows):
-        maybe_mark_dynamic(tensor, 0)
-    for prefix in prefixes:
-        maybe_mark_dynamic(prefix, 1)
+class _Sizes:
+    """Tells the compiler of one rollout's tensors that batch and prefix length change.
+
+    Where it has compiled for a size, a mark would only cost time: those are left out for prefix
+    lengths between the ``seen`` ones. Outside, new code may be needed: inductor's own at 4096.
+    """
+
+    def __init__(self, seen: "_Lengths") -> None:
+        self._seen = seen
+        self._first = True
+
+    def mark(self, prefixes: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+        """Mark the batch of all, and the prefix length of ``prefixes``."""
+        if not self._seen.add(prefixes[0].shape[1]) and not self._first:
+            return
+        self._first = False
+        for tensor in (*prefixes, *rows):
+            maybe_mark_dynamic(tensor, 0)
+        for prefix in prefixes:
+            maybe_mark_dynamic(prefix, 1)
+
+
+class _Lengths:
+    """The span of the prefix lengths that a function was called with."""
+
+    def __init__(self) -> None:
+        self._low, self._high = sys.maxsize, 0
+
+    def add(self, length: int) -> bool:
+        """Whether ``length`` makes the span longer."""
+        if self._low <= length <= self._high:
+            return False
+        self._low, self._high = min(self._low, length), max(self._high, length)
+        return True

@@ -94,7 +94,7 @@ class _Rollout(torch.autograd.Function):
                 memory.detach(),
                 ctx.k0,
                 inputs,
-                grad_memory,
+                grad_memory.clone(memory_format=torch.contiguous_format),
                 grad_inputs=grad_inputs,
                 before_step=ctx.tape.rewind,
             )

@@ -16,6 +16,7 @@ from memmodel._rollout.ambient import (
     packed_size,
 )
 from memmodel._rollout.capture import CapturedCell, Cell
+from memmodel._rollout.compiled import spread_slots
 from memmodel._rollout.eager import refuse_second_order
 from memmodel._rollout.foreign import refusing_foreign_tensors
 from memmodel._rollout.guard import MutationGuard, check_repeats, refusing_writes
@@ -139,6 +140,7 @@ def _backward(
     grad_inputs = None if inputs is None or not needs_inputs else torch.zeros_like(inputs)
     random = RandomTape.unpack(memory.device, tape, memory.shape[1] - k0)
     cell, last = compiled_cell(handle), memory.shape[1] - k0 - 1
+    compiled = _compiles(memory, random)
     with random.replaying(), autocast_as(memory.device.type, autocast):
         if last >= 0:
             random.rewind(last)
@@ -146,11 +148,11 @@ def _backward(
             slot = repeat(memory[:, :-1], *step_inputs(inputs, last))
             check_repeats(slot, memory[:, -1], cast=autocast is not None)
         grad_start = walk_back(
-            cell.step_gradient(tensors, wanted, totals, compiled=_compiles(memory, random)),
+            cell.step_gradient(tensors, wanted, totals, compiled=compiled),
             memory,
             k0,
             inputs,
-            grad,
+            spread_slots(grad) if compiled else grad.clone(memory_format=torch.contiguous_format),
             grad_inputs=grad_inputs,
             before_step=random.rewind,
         )

@@ -62,7 +62,7 @@ def walk_back(
     memory: Tensor,
     k0: int,
     inputs: Tensor | None,
-    grad_memory: Tensor,
+    gradient: Tensor,
     *,
     grad_inputs: Tensor | None,
     before_step: Callable[[int], None],
@@ -77,17 +77,16 @@ def walk_back(
         memory: the filled memory ``(B, N, *slot)``.
         k0: first slot that a step wrote.
         inputs: per-step inputs ``(B, N - k0, ...)``.
-        grad_memory: gradient of the memory.
+        gradient: gradient of the memory; what the steps' own gradients are added to.
         grad_inputs: gradient of the inputs to add to, where it is needed.
         before_step: called with the number of each step before it.
 
     Returns:
         The gradient of the start ``(B, k0, *slot)``.
     """
-    gradient = grad_memory.clone(memory_format=torch.contiguous_format)
     for i in reversed(range(memory.shape[1] - k0)):
         before_step(i)
         k = k0 + i
         into = (gradient[:, :k], *step_inputs(grad_inputs, i))
         step_gradient(memory[:, :k], step_inputs(inputs, i), gradient[:, k], into)
-    return gradient[:, :k0].clone()
+    return gradient[:, :k0].clone(memory_format=torch.contiguous_format)

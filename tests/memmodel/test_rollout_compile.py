@@ -101,6 +101,20 @@ def test_no_recompilation_once_sizes_have_changed(device: torch.device) -> None:
     assert graphs_for(1, 4, 6) == 0
 
 
+def test_long_prefixes_leave_the_batch_free(device: torch.device) -> None:
+    network = torch.compile(MemoryNetwork(Mean().to(device)), fullgraph=True)
+    around = 4096  # inductor sums more float32 numbers than that in another way on the CPU
+
+    def graphs_for(batch: int, k0: int, steps: int) -> int:
+        before = compiled_graphs()
+        network(start(batch, k0, device).float().requires_grad_(), steps).sum().backward()
+        return compiled_graphs() - before
+
+    assert graphs_for(2, around - 3, 6) <= 5  # the network and, on either side, two for the cell
+    assert graphs_for(3, around - 2, 5) <= 1
+    assert graphs_for(4, around + 9, 4) == 0
+
+
 def test_each_mode_has_its_own_graphs(device: torch.device) -> None:
     cell = Mean(nn.Dropout(0.5)).to(device)
     network = MemoryNetwork(cell)
