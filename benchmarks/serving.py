@@ -128,8 +128,8 @@ def rollouts(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     """Attention over D=256, 1000 steps."""
     files = {
         "rollout form": "rollout.onnx",
-        "step form": "step.onnx",
-        "step, prefix": "prefix.onnx",
+        "step form, buffer": "step.onnx",
+        "step form, prefix": "prefix.onnx",
     }
     groups = {
         f"B{batch}": [
@@ -153,9 +153,11 @@ def rollouts(folder: str, rounds: int) -> tuple[Results, list[Requirement]]:
     lines = []
     for batch in BATCHES:
         figures = results[f"B{batch}"]
+        # A user exports the one that suits the batch: the exact prefix for single rows.
+        step = "step form, prefix" if batch == 1 else "step form, buffer"
         for slow, required, goal in (("rollout form", 1.5, 2.0), ("eager in place", 1.0, 1.5)):
-            value = ratio(figures, slow, "step form")
-            lines.append(Requirement(f"step form against {slow}, B{batch}", value, required, goal))
+            value = ratio(figures, slow, step)
+            lines.append(Requirement(f"{step}, against {slow}, B{batch}", value, required, goal))
     return results, lines
 
 

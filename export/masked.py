@@ -59,7 +59,7 @@ def translations(opset: int) -> dict[Any, Any]:
             length,
             q_num_heads=heads,
             kv_num_heads=heads,
-            scale=1.0,
+            scale=1.0,  # with any other, ONNX Runtime scales a copy of the memory at each step
         )
         # Several outputs exist; the first is the read.
         read = read[0] if isinstance(read, tuple | list) else read

@@ -67,13 +67,16 @@ class BufferStream:
     def advance(self, steps: int, inputs: Array | None) -> Array | None:
         """Let the graph write ``steps`` slots."""
         self._reserve(self.length + steps)
-        tensors = StepTensors(self._graph, self._batch, self.length, steps, inputs)
-        run = self._graph.session.run_with_iobinding
+        tensors = StepTensors(self._graph, self._binding, self._batch, self.length, steps, inputs)
+        run, binding = self._graph.session.run_with_iobinding, self._binding.raw
         for step in range(steps):
             if self.length == self._capacity:
                 self._spread(self.length + 1)
-            tensors.bind(self._binding, step)
-            run(self._binding.raw)
+            for prepare in tensors.before:
+                prepare(step)
+            run(binding)
+            for keep in tensors.after:
+                keep(step)
             self.length += 1
         return tensors.output()
 

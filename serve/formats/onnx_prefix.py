@@ -1,5 +1,6 @@
 """The memory of a ``state="prefix"`` step graph: slots first, each prefix bound by its address."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,6 @@ class PrefixStream:
         self._binding = graph.binding()
         self._slots = slots
         self._slot_shape = (batch, *graph.slot_shape)
-        self._stride = graph.signature.dtype.itemsize * int(np.prod(self._slot_shape))
         self._storage = self._allocate()
         self.length = 0
 
@@ -70,13 +70,17 @@ class PrefixStream:
     def advance(self, steps: int, inputs: Array | None) -> Array | None:
         """Let the graph write ``steps`` slots."""
         self._reserve(self.length + steps)
-        tensors = StepTensors(self._graph, self._batch, self.length, steps, inputs)
+        tensors = StepTensors(self._graph, self._binding, self._batch, self.length, steps, inputs)
+        tensors.give(self._binding, "slot", self._storage, self.length)
         binding, storage, run = self._binding, self._storage, self._graph.session.run_with_iobinding
+        name, shape = self._graph_input()
         for step in range(steps):
-            binding.input(*self._prefix(storage))
-            binding.output("slot", storage, self._slot_shape, self.length * self._stride)
-            tensors.bind(binding, step)
+            binding.input(name, storage, shape(self.length))
+            for prepare in tensors.before:
+                prepare(step)
             run(binding.raw)
+            for keep in tensors.after:
+                keep(step)
             self.length += 1
         return tensors.output()
 
@@ -84,10 +88,12 @@ class PrefixStream:
         """Copy the written slots from ``first`` on."""
         return np.swapaxes(self._storage.read()[first : self.length], 0, 1).copy()
 
-    def _prefix(self, storage: Storage) -> tuple[str, Storage, tuple[int, ...]]:
+    def _graph_input(self) -> tuple[str, Callable[[int], tuple[int, ...]]]:
+        """What the graph calls the prefix, and its shape at a length."""
+        slot_shape = self._graph.slot_shape
         if self._batch == 1:  # the same bytes, as the unchanged graph wants them
-            return "prefix", storage, (1, self.length, *self._graph.slot_shape)
-        return _SLOTS, storage, (self.length, *self._slot_shape)
+            return "prefix", lambda length: (1, length, *slot_shape)
+        return _SLOTS, lambda length: (length, self._batch, *slot_shape)
 
     def _reserve(self, slots: int) -> None:
         """Make room for ``slots`` slots, at least doubling what there is."""

@@ -33,6 +33,11 @@ class Storage:
             self._value = ort.OrtValue.ortvalue_from_numpy(self._bytes(), device.kind, device.index)
             self.address = self._value.data_ptr()
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the given array itself is used."""
+        return self._value is None
+
     def read(self) -> Array:
         """The content: the array itself on the CPU, else a copy of it."""
         if self._value is not None:

@@ -1,5 +1,6 @@
 """A step-form session, and the tensors of one step that are bound by address."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,8 @@ from memmodel.export.metadata import Metadata, TensorSpec
 from memmodel.serve.formats.onnx_session import Device
 from memmodel.serve.formats.onnx_storage import Storage
 from memmodel.serve.signature import Array, Signature, numpy_dtype
+
+Bind = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -62,56 +65,112 @@ class Binding:
         )
 
 
-class Sequence:
-    """One tensor per step, stored one after the other.
-
-    Args:
-        values: ``(steps, *tensor)``.
-        device: where the session wants it.
-    """
-
-    def __init__(self, values: Array, device: Device) -> None:
-        self.storage = Storage(np.ascontiguousarray(values), device)
-        self.shape = values.shape[1:]
-        self.stride = values.dtype.itemsize * int(np.prod(self.shape))
-
-
 class StepTensors:
     """What a step takes and gives besides the memory: input, length and output.
 
     Args:
         graph: the graph they belong to.
+        binding: where to bind them.
         batch: number of rows.
         length: written slots before the first step.
         steps: number of steps.
         inputs: ``(B, steps, *input)`` where the cell takes them.
+
+    Attributes:
+        before: functions to call with the number of a step before it.
+        after: likewise after it.
     """
 
+    before: list[Callable[[int], None]]
+    after: list[Callable[[int], None]]
+
     def __init__(
-        self, graph: StepGraph, batch: int, length: int, steps: int, inputs: Array | None
+        self,
+        graph: StepGraph,
+        binding: Binding,
+        batch: int,
+        length: int,
+        steps: int,
+        inputs: Array | None,
     ) -> None:
-        self._inputs: dict[str, Sequence] = {}
-        self._outputs: dict[str, Sequence] = {}
+        self._outputs: Storage | None = None
+        self.before, self.after = [], []
         if inputs is not None:
-            self._inputs["input"] = Sequence(np.swapaxes(inputs, 0, 1), graph.device)
+            values = np.ascontiguousarray(np.swapaxes(inputs, 0, 1))
+            self._take(binding, "input", values, graph.device)
         if (spec := graph.spec("length")) is not None:
             lengths = np.arange(length, length + steps, dtype=np.int64)
             per_row = np.repeat(lengths[:, None], batch, axis=1) if spec.shape else lengths
-            self._inputs["length"] = Sequence(per_row, graph.device)
+            self._take(binding, "length", per_row, graph.device)
         if (spec := graph.spec("output")) is not None:
             shape = tuple(size for size in spec.shape[1:] if isinstance(size, int))
             values = np.zeros((steps, batch, *shape), numpy_dtype(spec.dtype))
-            self._outputs["output"] = Sequence(values, graph.device)
+            self._outputs = Storage(values, graph.device)
+            self.give(binding, "output", self._outputs)
 
-    def bind(self, binding: Binding, step: int) -> None:
-        """Bind the tensors of one step."""
-        for name, values in self._inputs.items():
-            binding.input(name, values.storage, values.shape, step * values.stride)
-        for name, values in self._outputs.items():
-            binding.output(name, values.storage, values.shape, step * values.stride)
+    def give(self, binding: Binding, name: str, storage: Storage, first: int = 0) -> None:
+        """Let step ``i`` write what the graph calls ``name`` to ``storage[first + i]``."""
+        sequence = _sequence(binding.output, name, storage, first)
+        self.before.append(sequence.expect)
+        self.after.append(sequence.keep)
+
+    def _take(self, binding: Binding, name: str, values: Array, device: Device) -> None:
+        self.before.append(_sequence(binding.input, name, Storage(values, device)).give)
 
     def output(self) -> Array | None:
         """The head's output of all steps, ``(B, steps, ...)``, where there is a head."""
-        if "output" not in self._outputs:
+        if self._outputs is None:
             return None
-        return np.ascontiguousarray(np.swapaxes(self._outputs["output"].storage.read(), 0, 1))
+        return np.ascontiguousarray(np.swapaxes(self._outputs.read(), 0, 1))
+
+
+class _Staged:
+    """One tensor per step, bound once, copied in and out: cheap on the CPU, where binding is not.
+
+    Args:
+        bind: binds inputs, or outputs.
+        name: what the graph calls the tensor.
+        storage: the tensors of all steps, ``(steps, *tensor)``.
+        first: where the first step's is.
+    """
+
+    def __init__(self, bind: Bind, name: str, storage: Storage, first: int) -> None:
+        self._values = storage.read()[first:]
+        self._stage = np.empty(self._values.shape[1:], self._values.dtype)
+        bind(name, Storage(self._stage, Device("cpu")), self._stage.shape)
+
+    def give(self, step: int) -> None:
+        """Let the graph read the tensor of ``step``."""
+        self._stage[...] = self._values[step]
+
+    def expect(self, step: int) -> None:
+        """Let the graph write the tensor of ``step``: the place is always the same."""
+
+    def keep(self, step: int) -> None:
+        """Store what the graph wrote."""
+        self._values[step] = self._stage
+
+
+class _InPlace:
+    """One tensor per step where the session computes, bound anew at each; see :class:`_Staged`."""
+
+    def __init__(self, bind: Bind, name: str, storage: Storage, first: int) -> None:
+        values = storage.read()
+        self._bind, self._name, self._storage, self._first = bind, name, storage, first
+        self._shape = values.shape[1:]
+        self._stride = values.dtype.itemsize * int(np.prod(self._shape))
+
+    def give(self, step: int) -> None:
+        """Let the graph read or write the tensor of ``step``."""
+        offset = (self._first + step) * self._stride
+        self._bind(self._name, self._storage, self._shape, offset)
+
+    expect = give
+
+    def keep(self, step: int) -> None:
+        """Nothing to store: it is where it belongs."""
+
+
+def _sequence(bind: Bind, name: str, storage: Storage, first: int = 0) -> _Staged | _InPlace:
+    kind = _Staged if storage.on_host else _InPlace
+    return kind(bind, name, storage, first)
