@@ -95,6 +95,7 @@ def batch(
 @click.option("--max-rows", default=1024, show_default=True, help="Rows in one request.")
 @click.option("--max-steps", default=100_000, show_default=True, help="Steps of one rollout.")
 @click.option("--max-queue", default=4096, show_default=True, help="Rows that may wait.")
+@click.option("--max-queue-mb", default=512, show_default=True, help="Megabytes that may wait.")
 @click.option("--max-mb", default=64, show_default=True, help="Megabytes of one request.")
 @click.option("--grace", default=30, show_default=True, help="Seconds to finish after SIGTERM.")
 def http(
@@ -109,6 +110,7 @@ def http(
     max_rows: int,
     max_steps: int,
     max_queue: int,
+    max_queue_mb: int,
     max_mb: int,
     grace: int,
 ) -> None:
@@ -125,6 +127,7 @@ def http(
         rows=max_rows,
         steps=max_steps,
         queue_rows=max_queue,
+        queue_bytes=max_queue_mb << 20,
         batch_rows=max_batch,
         delay=max_delay / 1000,
         grace=grace,

@@ -17,6 +17,7 @@ _BATCH_ROWS = Histogram(
     "memmodel_batch_rows", "Rows rolled out together", buckets=[2**i for i in range(11)]
 )
 _QUEUED_ROWS = Gauge("memmodel_queued_rows", "Rows that wait to be rolled out")
+_QUEUED_BYTES = Gauge("memmodel_queued_bytes", "Bytes of the requests that wait to be rolled out")
 
 _Key = tuple[Any, ...]
 
@@ -31,6 +32,10 @@ class _Request:
     @property
     def rows(self) -> int:
         return len(self.start)
+
+    @property
+    def bytes(self) -> int:
+        return self.start.nbytes + (0 if self.inputs is None else self.inputs.nbytes)
 
 
 @dataclass
@@ -59,7 +64,7 @@ class Batcher:
     def __init__(self, runner: Runner, limits: Limits) -> None:
         self._runner, self._limits = runner, limits
         self._groups: dict[_Key, _Group] = {}
-        self._queued = 0
+        self._queued_rows = self._queued_bytes = 0
         self._draining = False
         self._arrived = asyncio.Event()
         # One call at a time: it uses all cores by itself.
@@ -70,27 +75,40 @@ class Batcher:
         """Roll out one request, and wait for its results.
 
         Raises:
-            QueueFullError: too many rows wait already.
+            QueueFullError: too many rows or bytes wait already.
             DrainingError: the service is shutting down.
         """
-        if self._draining:
-            raise DrainingError("the service is shutting down")
-        if self._queued + len(start) > self._limits.queue_rows:
-            raise QueueFullError(
-                f"{self._queued} rows wait, the queue holds {self._limits.queue_rows}: try again"
-            )
         loop = asyncio.get_running_loop()
         request = _Request(start, inputs, loop.create_future(), loop.time() + self._limits.delay)
+        self._admit(request)
         key = (steps, start.shape[1:], None if inputs is None else inputs.shape[1:])
         self._groups.setdefault(key, _Group(steps)).requests.append(request)
-        self._count(request.rows)
+        self._count(request, 1)
         self._arrived.set()
         return await request.result
 
-    async def drain(self) -> None:
-        """Refuse new requests, finish the ones that wait, and stop."""
+    def _admit(self, request: _Request) -> None:
+        if self._draining:
+            raise DrainingError("the service is shutting down")
+        rows, size = self._limits.queue_rows, self._limits.queue_bytes
+        if self._queued_rows + request.rows > rows:
+            raise QueueFullError(
+                f"{self._queued_rows} rows wait, the queue holds {rows}: try again"
+            )
+        # Whatever its size, a request may wait alone: its own limit has let it pass.
+        if self._queued_bytes and self._queued_bytes + request.bytes > size:
+            raise QueueFullError(
+                f"{self._queued_bytes} bytes wait, the queue holds {size}: try again"
+            )
+
+    def refuse(self) -> None:
+        """Refuse new requests from now on, and hurry with the ones that wait."""
         self._draining = True
         self._arrived.set()
+
+    async def drain(self) -> None:
+        """Refuse new requests, finish the ones that wait, and stop."""
+        self.refuse()
         await self._worker
         self._thread.shutdown()
 
@@ -131,7 +149,7 @@ class Batcher:
         most = self._most_rows(group)
         while group.requests and (not taken or rows + group.requests[0].rows <= most):
             request = group.requests.popleft()
-            self._count(-request.rows)
+            self._count(request, -1)
             if not request.result.cancelled():  # its client may have gone
                 taken.append(request)
                 rows += request.rows
@@ -173,6 +191,8 @@ class Batcher:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._runner.rollout, start, steps, joined)
 
-    def _count(self, rows: int) -> None:
-        self._queued += rows
-        _QUEUED_ROWS.set(self._queued)
+    def _count(self, request: _Request, sign: int) -> None:
+        self._queued_rows += sign * request.rows
+        self._queued_bytes += sign * request.bytes
+        _QUEUED_ROWS.set(self._queued_rows)
+        _QUEUED_BYTES.set(self._queued_bytes)

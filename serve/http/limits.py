@@ -14,6 +14,7 @@ class Limits:
         result_bytes: most memory that the results of one request, or of requests that are rolled
             out together, may take.
         queue_rows: most rows that wait; more are refused.
+        queue_bytes: most bytes of requests that wait, unless a single one has more.
         batch_rows: most rows that are rolled out together.
         delay: seconds that a request waits for others of its shape.
         grace: seconds that requests in flight get to finish after SIGTERM.
@@ -24,12 +25,14 @@ class Limits:
     steps: int = 100_000
     result_bytes: int = 256 << 20
     queue_rows: int = 4096
+    queue_bytes: int = 512 << 20
     batch_rows: int = 64
     delay: float = 0.002
     grace: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("request_bytes", "rows", "result_bytes", "queue_rows", "batch_rows"):
+        positive = ("request_bytes", "rows", "result_bytes", "queue_rows", "queue_bytes")
+        for name in (*positive, "batch_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("steps", "delay", "grace"):
@@ -38,7 +41,7 @@ class Limits:
 
 
 class QueueFullError(Exception):
-    """Too many rows wait already: HTTP 429, gRPC RESOURCE_EXHAUSTED."""
+    """Too many rows or bytes wait already: HTTP 429, gRPC RESOURCE_EXHAUSTED."""
 
 
 class DrainingError(Exception):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ from memmodel.serve.http.batcher import Batcher
 from memmodel.serve.http.grpc import start_grpc
 from memmodel.serve.http.imports import ModelRepository
 from memmodel.serve.http.limits import Limits
+from memmodel.serve.http.listener import listen
 from memmodel.serve.http.model import CheckedDataPlane, ServedModel
 from memmodel.serve.runner import Runner
 
@@ -38,7 +38,7 @@ def serve_http(
 ) -> None:
     """Serve a model over HTTP and, if asked for, gRPC, until SIGTERM or SIGINT.
 
-    Requests in flight are finished before it returns.
+    Requests in flight are finished before it returns; later ones are refused.
 
     Args:
         runner: the model.
@@ -70,8 +70,7 @@ async def _serve(
     models = ModelRepository()
     models.update(ServedModel(name, runner, batcher, limits))
     data_plane = CheckedDataPlane(models)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family)  # uvicorn would exit on failure
+    listener = listen(host, port)
     http = _Server(
         uvicorn.Config(
             make_app(data_plane, limits.request_bytes),
@@ -79,9 +78,14 @@ async def _serve(
             timeout_graceful_shutdown=limits.grace,
         )
     )
+
+    def shut_down() -> None:
+        batcher.refuse()
+        http.should_exit = True
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, setattr, http, "should_exit", True)
+        loop.add_signal_handler(number, shut_down)
     grpc = None
     if grpc_port is not None:
         grpc = await start_grpc(data_plane, f"{host}:{grpc_port}", limits.request_bytes)

@@ -199,7 +199,7 @@ def test_status_codes_of_limits_and_routes(served):
 def test_a_full_queue_says_try_again_and_a_signal_drains(tmp_path):
     model = save_step(tmp_path / "step.onnx", takes_inputs=False)
     options = ["--max-queue", "4", "--max-batch", "1", "--max-steps", "100000"]
-    with service(model, *options) as (process, port, _):
+    with service(model, *options) as (process, port, grpc_port):
         start = {"name": "start", "datatype": "FP32", "shape": [1, 1, 3], "data": [0.1, 0.2, 0.3]}
         slow = json.dumps({"inputs": [start], "parameters": {"steps": 6000}}).encode()
         statuses = []
@@ -212,7 +212,14 @@ def test_a_full_queue_says_try_again_and_a_signal_drains(tmp_path):
             thread.start()
         wait_until(lambda: 429 in statuses)
         began = time.monotonic()
+        empty = np.zeros((1, 1, 3), np.float32)
+        request = tensors(triton_grpc, empty, 1, empty)[:2]
+        late = triton_grpc.InferenceServerClient(f"127.0.0.1:{grpc_port}")
+        assert late.is_server_live()
         process.send_signal(signal.SIGTERM)
+        with pytest.raises(InferenceServerException, match="shutting down") as caught:
+            late.infer("net", request)
+        assert caught.value.status() == "StatusCode.UNAVAILABLE"
         for thread in threads:
             thread.join()
         assert process.wait(30) == 0
@@ -236,6 +243,20 @@ def test_it_binds_to_loopback_and_says_when_a_port_is_taken(served):
     )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_answers_are_sent_at_once():
+    """Without this option the last part of a small answer waits for an acknowledgement."""
+    import socket
+
+    from memmodel.serve.http.listener import listen
+
+    with (
+        listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as connection,
+    ):
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_missing_extra_names_what_to_install(monkeypatch):
