@@ -76,7 +76,9 @@ class FixedRollout(nn.Module):
         for i in range(self.steps):
             prefix = memory.narrow(1, 0, k0 + i)
             slot = self.cell(prefix) if inputs is None else self.cell(prefix, inputs[:, i])
-            memory.select(1, k0 + i).copy_(slot)
+            # AOTInductor would make a copy into a view a copy of the whole memory.
+            index = torch.full((1,), k0 + i, dtype=torch.int64, device=memory.device)
+            memory.index_copy_(1, index, slot.to(memory.dtype).unsqueeze(1))
         return _results(memory, k0, self.steps, self.head)
 
 
