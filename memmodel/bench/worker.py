@@ -22,6 +22,9 @@ from memmodel.bench.peak import peak_bytes
 
 Run = Callable[[], Mapping[str, Any]]
 
+# Seconds in which threads of the strategy before, that spin for more work, give up.
+_SETTLE = 0.1
+
 
 class Session:
     """The strategy being run; each public method answers the request of that name."""
@@ -40,6 +43,7 @@ class Session:
     def run(self, outputs: str | None = None) -> dict[str, Any]:
         """Do the work once, timed; save what it returns to the file ``outputs`` if given."""
         gc.collect()
+        time.sleep(_SETTLE)
         others = OtherProcesses()
         begin = time.perf_counter()
         results = self._once()

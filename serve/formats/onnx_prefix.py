@@ -72,13 +72,13 @@ class PrefixStream:
         self._reserve(self.length + steps)
         tensors = StepTensors(self._graph, self._binding, self._batch, self.length, steps, inputs)
         tensors.give(self._binding, "slot", self._storage, self.length)
-        binding, storage, run = self._binding, self._storage, self._graph.session.run_with_iobinding
+        run, binding = self._graph.session.run_with_iobinding, self._binding.raw
         name, shape = self._graph_input()
         for step in range(steps):
-            binding.input(name, storage, shape(self.length))
+            self._binding.input(name, self._storage, shape(self.length))
             for prepare in tensors.before:
                 prepare(step)
-            run(binding.raw)
+            run(binding)
             for keep in tensors.after:
                 keep(step)
             self.length += 1

@@ -110,12 +110,17 @@ class StepTensors:
 
     def give(self, binding: Binding, name: str, storage: Storage, first: int = 0) -> None:
         """Let step ``i`` write what the graph calls ``name`` to ``storage[first + i]``."""
-        sequence = _sequence(binding.output, name, storage, first)
-        self.before.append(sequence.expect)
-        self.after.append(sequence.keep)
+        if storage.on_host:
+            self.after.append(_Staged(binding.output, name, storage, first).keep)
+        else:
+            self.before.append(_InPlace(binding.output, name, storage, first).bind)
 
     def _take(self, binding: Binding, name: str, values: Array, device: Device) -> None:
-        self.before.append(_sequence(binding.input, name, Storage(values, device)).give)
+        storage = Storage(values, device)
+        if storage.on_host:
+            self.before.append(_Staged(binding.input, name, storage).give)
+        else:
+            self.before.append(_InPlace(binding.input, name, storage).bind)
 
     def output(self) -> Array | None:
         """The head's output of all steps, ``(B, steps, ...)``, where there is a head."""
@@ -125,7 +130,7 @@ class StepTensors:
 
 
 class _Staged:
-    """One tensor per step, bound once, copied in and out: cheap on the CPU, where binding is not.
+    """One tensor per step, bound once, copied in or out: cheap on the CPU, where binding is not.
 
     Args:
         bind: binds inputs, or outputs.
@@ -134,7 +139,7 @@ class _Staged:
         first: where the first step's is.
     """
 
-    def __init__(self, bind: Bind, name: str, storage: Storage, first: int) -> None:
+    def __init__(self, bind: Bind, name: str, storage: Storage, first: int = 0) -> None:
         self._values = storage.read()[first:]
         self._stage = np.empty(self._values.shape[1:], self._values.dtype)
         bind(name, Storage(self._stage, Device("cpu")), self._stage.shape)
@@ -143,34 +148,21 @@ class _Staged:
         """Let the graph read the tensor of ``step``."""
         self._stage[...] = self._values[step]
 
-    def expect(self, step: int) -> None:
-        """Let the graph write the tensor of ``step``: the place is always the same."""
-
     def keep(self, step: int) -> None:
-        """Store what the graph wrote."""
+        """Store what the graph wrote as the tensor of ``step``."""
         self._values[step] = self._stage
 
 
 class _InPlace:
     """One tensor per step where the session computes, bound anew at each; see :class:`_Staged`."""
 
-    def __init__(self, bind: Bind, name: str, storage: Storage, first: int) -> None:
+    def __init__(self, bind: Bind, name: str, storage: Storage, first: int = 0) -> None:
         values = storage.read()
         self._bind, self._name, self._storage, self._first = bind, name, storage, first
         self._shape = values.shape[1:]
         self._stride = values.dtype.itemsize * int(np.prod(self._shape))
 
-    def give(self, step: int) -> None:
+    def bind(self, step: int) -> None:
         """Let the graph read or write the tensor of ``step``."""
         offset = (self._first + step) * self._stride
         self._bind(self._name, self._storage, self._shape, offset)
-
-    expect = give
-
-    def keep(self, step: int) -> None:
-        """Nothing to store: it is where it belongs."""
-
-
-def _sequence(bind: Bind, name: str, storage: Storage, first: int = 0) -> _Staged | _InPlace:
-    kind = _Staged if storage.on_host else _InPlace
-    return kind(bind, name, storage, first)

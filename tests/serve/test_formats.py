@@ -141,3 +141,20 @@ def test_a_native_step_gets_contiguous_tensors(tmp_path):
     with torch.no_grad():
         expected = net(torch.tensor(start), STEPS, torch.tensor(inputs)).numpy()
     np.testing.assert_allclose(runner.rollout(start, STEPS, inputs)["memory"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["step.onnx", "prefix.onnx"])
+def test_steps_bind_their_tensors_by_address_where_the_host_cannot_reach_them(
+    made, monkeypatch, name
+):
+    """As on a GPU, but on the CPU's memory."""
+    from memmodel.serve.formats.onnx_storage import Storage
+
+    _, path = made("attention", name)
+    start, inputs = arguments("attention")
+    runner = Runner.load(path, "cpu")
+    expected = runner.rollout(start, STEPS, inputs)
+    monkeypatch.setattr(Storage, "on_host", property(lambda storage: False))
+    result = runner.rollout(start, STEPS, inputs)
+    for key, value in expected.items():
+        np.testing.assert_array_equal(result[key], value)
