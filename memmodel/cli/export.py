@@ -14,14 +14,22 @@ _SUFFIXES = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 @click.option(
     "--form",
     type=click.Choice(["rollout", "step"]),
-    default="rollout",
-    show_default=True,
-    help="One call makes all steps, or one slot.",
+    help="One call makes all steps, or one slot.  [default: rollout]",
+)
+@click.option(
+    "--state",
+    type=click.Choice(["buffer", "prefix"]),
+    help="How an ONNX step takes the memory.  [default: buffer, if the cell can]",
 )
 @click.option("--opset", type=click.IntRange(18, 24), help="ONNX opset.  [default: 24]")
 @click.option("--aot", is_flag=True, help="Compile a .pt2 to native code (AOTInductor).")
 @click.option("--steps", type=click.IntRange(1), help="Fix the steps of a .pt2 rollout.")
 @click.option("--to", "target", type=click.Choice(["triton"]), help="Write a server's layout.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(2),
+    help="Slots of one sequence in a server's layout.  [default: 1024]",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--report",
@@ -32,11 +40,13 @@ _SUFFIXES = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 def command(
     run: Path,
     out: Path,
-    form: str,
+    form: str | None,
+    state: str | None,
     opset: int | None,
     aot: bool,
     steps: int | None,
     target: str | None,
+    capacity: int | None,
     force: bool,
     report: Path | None,
 ) -> None:
@@ -47,21 +57,24 @@ def command(
 
     \b
     memmodel export run model.onnx --form step
+    memmodel export run single.onnx --form step --state prefix
     memmodel export run model.pt2 --aot --steps 24
     memmodel export run repository --to triton
     """
     if target == "triton":
+        _refuse(form=form if form == "rollout" else None, state=state)
         _refuse(aot=aot, steps=steps, report=report)
-        _write_triton(run, out, force=force, **_given(opset=opset))
+        _write_triton(run, out, force=force, **_given(opset=opset, capacity=capacity))
         return
-    options: dict[str, Any] = {"form": form, "force": force}
+    _refuse(capacity=capacity)
+    options: dict[str, Any] = {"form": form or "rollout", "force": force}
     if out.suffix == ".onnx":
         _refuse(aot=aot, steps=steps)
-        options |= _given(opset=opset)
+        options |= _given(opset=opset, state=state)
     elif out.suffix == ".pt":
-        _refuse(opset=opset, aot=aot, steps=steps)
+        _refuse(state=state, opset=opset, aot=aot, steps=steps)
     elif out.suffix == ".pt2":
-        _refuse(opset=opset)
+        _refuse(state=state, opset=opset)
         options |= {"aot": aot, "steps": steps}
     else:
         accepted = ", ".join(f"{suffix} ({name})" for suffix, name in _SUFFIXES.items())

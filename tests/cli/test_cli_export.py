@@ -44,6 +44,32 @@ def test_export_reports_and_inspect_shows(run, run_directory, tmp_path):
     assert json.loads(said) == document["metadata"]
 
 
+def test_state_chooses_how_a_step_takes_the_memory(run, run_directory, tmp_path):
+    code, said, err = run(
+        "export", run_directory, tmp_path / "m.onnx", "--form", "step", "--state", "prefix"
+    )
+    assert code == 0, err
+    assert "onnx step form (prefix)" in said
+    code, _, err = run("export", run_directory, tmp_path / "n.onnx", "--state", "prefix")
+    assert code == 2
+    assert "state must be None in the rollout form" in err
+    code, _, err = run("export", run_directory, tmp_path / "m.pt", "--state", "prefix")
+    assert code == 2
+    assert "--state does not apply" in err
+
+
+def test_a_servers_layout_takes_a_capacity_and_no_form(run, run_directory, tmp_path):
+    code, _, err = run("export", run_directory, tmp_path, "--to", "triton", "--capacity", 32)
+    assert code == 0, err
+    assert "dims: [32, 8]" in (tmp_path / "memmodel" / "config.pbtxt").read_text()
+    code, _, err = run("export", run_directory, tmp_path, "--to", "triton", "--form", "rollout")
+    assert code == 2
+    assert "--form does not apply" in err
+    code, _, err = run("export", run_directory, tmp_path / "m.onnx", "--capacity", 32)
+    assert code == 2
+    assert "--capacity does not apply" in err
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".pt2"])
 def test_suffix_chooses_the_format(run, run_directory, tmp_path, suffix):
     code, _, err = run("export", run_directory, tmp_path / f"m{suffix}", "--form", "step")
