@@ -27,6 +27,7 @@ class Storage:
     def __init__(self, array: Array, device: Device) -> None:
         self._host = array
         self._value: ort.OrtValue | None = None
+        self.shape, self.dtype = array.shape, array.dtype
         self.element_type = ELEMENT_TYPES[array.dtype.name]
         self.address: int = array.ctypes.data
         if device.kind != "cpu":

@@ -157,10 +157,9 @@ class _InPlace:
     """One tensor per step where the session computes, bound anew at each; see :class:`_Staged`."""
 
     def __init__(self, bind: Bind, name: str, storage: Storage, first: int = 0) -> None:
-        values = storage.read()
         self._bind, self._name, self._storage, self._first = bind, name, storage, first
-        self._shape = values.shape[1:]
-        self._stride = values.dtype.itemsize * int(np.prod(self._shape))
+        self._shape = storage.shape[1:]
+        self._stride = storage.dtype.itemsize * int(np.prod(self._shape))
 
     def bind(self, step: int) -> None:
         """Let the graph read or write the tensor of ``step``."""
