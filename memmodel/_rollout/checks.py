@@ -8,6 +8,8 @@ from torch import Tensor
 
 def check_arguments(cell: Any, start: Any, steps: Any, inputs: Any) -> None:
     """Raise TypeError or ValueError that names the argument, the rule and what was received."""
+    if isinstance(cell, type):
+        raise TypeError(f"cell must be an nn.Module or a function, got the class {cell.__name__}")
     if not callable(cell):
         raise TypeError(f"cell must be an nn.Module or a function, got {type(cell).__name__}")
     if not isinstance(start, Tensor):

@@ -12,15 +12,15 @@ from torch._dynamo import maybe_mark_dynamic
 from memmodel._rollout.dynamo import CompiledFunction
 from memmodel._rollout.steps import Step, StepGradient, StepInputs
 
+_Hooks = tuple[tuple[int, ...], ...]
+
 
 class CompiledCell:
     """The compiled forms of a cell. They live as long as the cell, and do not keep it alive."""
 
     def __init__(self, cell: nn.Module) -> None:
         self._cell = ref(cell)
-        self._step = CompiledFunction(_step)
-        self._step_gradient = CompiledFunction(_step_gradient)
-        self._step_lengths, self._step_gradient_lengths = _Lengths(), _Lengths()
+        self._forms: dict[_Hooks, _Forms] = {}
 
     @property
     def cell(self) -> nn.Module:
@@ -30,17 +30,27 @@ class CompiledCell:
             raise RuntimeError("the cell of a compiled rollout no longer exists: keep it alive")
         return cell
 
+    def _compiled(self) -> "_Forms":
+        """The forms for the hooks that the cell has now: the compiler does not look for new."""
+        hooks = _hooks(self.cell)
+        if hooks not in self._forms:
+            # Hooks come with ever new numbers: forms for those of the past would pile up.
+            self._forms = {known: forms for known, forms in self._forms.items() if not known}
+            self._forms[hooks] = _Forms()
+        return self._forms[hooks]
+
     def step(self, tensors: Sequence[Tensor], *, compiled: bool) -> Step:
         """The cell, computing with ``tensors`` in place of its parameters and buffers."""
         cell = self.cell
         paths, tensors = _paths(cell), list(tensors)
-        sizes = _Sizes(self._step_lengths)
+        forms = self._compiled()
+        sizes = _Sizes(forms.step_lengths)
 
         def step(prefix: Tensor, *inputs: Tensor) -> Tensor:
             if not compiled or prefix.shape[1] == 1:  # a size that the compiler would specialise on
                 return _step(cell, paths, tensors, prefix, *inputs)
             sizes.mark((prefix,), inputs)
-            return self._step(cell, paths, tensors, prefix, *inputs)
+            return forms.step(cell, paths, tensors, prefix, *inputs)
 
         return step
 
@@ -55,7 +65,8 @@ class CompiledCell:
         """One step of backward; adds the gradient of ``tensors[wanted[j]]`` to ``totals[j]``."""
         cell = self.cell
         paths, tensors, wanted = _paths(cell), list(tensors), list(wanted)
-        sizes = _Sizes(self._step_gradient_lengths)
+        forms = self._compiled()
+        sizes = _Sizes(forms.step_gradient_lengths)
 
         def step_gradient(
             prefix: Tensor, inputs: StepInputs, grad_slot: Tensor, into: Sequence[Tensor]
@@ -68,9 +79,27 @@ class CompiledCell:
                 totals[:] = _step_gradient(*arguments)
                 return
             sizes.mark((prefix, into[0]), (grad_slot, *inputs, *into[1:]))
-            totals[:] = self._step_gradient(*arguments)
+            totals[:] = forms.step_gradient(*arguments)
 
         return step_gradient
+
+
+class _Forms:
+    """A step and its gradient, and the prefix lengths that each was compiled for."""
+
+    def __init__(self) -> None:
+        self.step = CompiledFunction(_step)
+        self.step_gradient = CompiledFunction(_step_gradient)
+        self.step_lengths, self.step_gradient_lengths = _Lengths(), _Lengths()
+
+
+def _hooks(cell: nn.Module) -> _Hooks:
+    """The numbers of the hooks that a call of the cell runs, by module."""
+    everywhere = torch.nn.modules.module
+    tables = [everywhere._global_forward_pre_hooks, everywhere._global_forward_hooks]
+    for module in cell.modules():
+        tables += [module._forward_pre_hooks, module._forward_hooks]
+    return tuple((i, *table) for i, table in enumerate(tables) if table)
 
 
 def spread_slots(memory: Tensor) -> Tensor:

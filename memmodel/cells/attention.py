@@ -115,8 +115,11 @@ class AttentionCell(nn.Module):
         """
         check_operand("start", start, self.slot_dim, self.query.weight)
         if (inputs is None) != (self.input_dim is None):
-            given = "None" if inputs is None else "a tensor"
-            raise ValueError(f"inputs must match input_dim={self.input_dim}, got {given}")
+            rule = "(B, steps, I)" if self.input_dim else "None"
+            given = "None" if inputs is None else f"shape {tuple(inputs.shape)}"
+            raise ValueError(
+                f"inputs must be {rule} for a cell with input_dim={self.input_dim}, got {given}"
+            )
         if inputs is not None and self.input_dim is not None:
             check_operand("inputs", inputs, self.input_dim, self.query.weight)
         weights = (

@@ -70,6 +70,8 @@ def command(
     options: dict[str, Any] = {"form": form or "rollout", "force": force}
     if out.suffix == ".onnx":
         _refuse(aot=aot, steps=steps)
+        if state and form != "step":
+            raise click.UsageError("--state is for steps: it needs --form step")
         options |= _given(opset=opset, state=state)
     elif out.suffix == ".pt":
         _refuse(state=state, opset=opset, aot=aot, steps=steps)

@@ -1,5 +1,6 @@
 """``memmodel serve``: batch inference over files, or an HTTP and gRPC service."""
 
+import os
 from pathlib import Path
 
 import click
@@ -90,14 +91,62 @@ def batch(
 )
 @click.option("--name", help="The model's name in URLs.  [default: MODEL without its suffix]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option("--max-batch", default=64, show_default=True, help="Rows rolled out together.")
-@click.option("--max-delay", default=2.0, show_default=True, help="Milliseconds to wait for more.")
-@click.option("--max-rows", default=1024, show_default=True, help="Rows in one request.")
-@click.option("--max-steps", default=100_000, show_default=True, help="Steps of one rollout.")
-@click.option("--max-queue", default=4096, show_default=True, help="Rows that may wait.")
-@click.option("--max-queue-mb", default=512, show_default=True, help="Megabytes that may wait.")
-@click.option("--max-mb", default=64, show_default=True, help="Megabytes of one request.")
-@click.option("--grace", default=30, show_default=True, help="Seconds to finish after SIGTERM.")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Rows rolled out together.",
+)
+@click.option(
+    "--max-delay",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="Milliseconds to wait for more.",
+)
+@click.option(
+    "--max-rows",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="Rows in one request.",
+)
+@click.option(
+    "--max-steps",
+    type=click.IntRange(0),
+    default=100_000,
+    show_default=True,
+    help="Steps of one rollout.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    help="Rows that may wait.",
+)
+@click.option(
+    "--max-queue-mb",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Megabytes that may wait.",
+)
+@click.option(
+    "--max-mb",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Megabytes of one request.",
+)
+@click.option(
+    "--grace",
+    type=click.IntRange(0),
+    default=30,
+    show_default=True,
+    help="Seconds to finish after SIGTERM.",
+)
 def http(
     model: Path,
     host: str,
@@ -135,7 +184,7 @@ def http(
     runner = Runner.load(model, device)
     name = name or model.resolve().name.split(".")[0]
     url = f"http://{host}:{port}/v2/models/{name}"
-    serve_http(
+    drained = serve_http(
         runner,
         name,
         host=host,
@@ -144,3 +193,6 @@ def http(
         limits=limits,
         on_ready=lambda: click.echo(f"{runner} is served at {url}", err=True),
     )
+    if not drained:
+        click.echo(f"memmodel: gave up requests not finished within {grace} s", err=True)
+        os._exit(1)  # leaving otherwise would wait for the model

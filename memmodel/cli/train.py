@@ -107,13 +107,14 @@ def command(
     from memmodel.cli.tables import error_table
     from memmodel.train import TrainOptions, load_series, train
     from memmodel.train.checkpoint import CHECKPOINT
+    from memmodel.train.run import RECORD
 
     series = load_series(data, columns=split_names(columns), missing=missing)
     chosen = TrainOptions(**options)
     for one in series:
         if one.filled:
             click.echo(f"{one.name}: interpolated {one.filled} of {len(one.values)} values")
-    if resume and not (out / CHECKPOINT).exists():
+    if resume and not any((out / name).exists() for name in (CHECKPOINT, RECORD)):
         click.echo(f"no checkpoint in {out} yet: starting from the beginning")
     run = train(
         series,

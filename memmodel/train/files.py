@@ -63,7 +63,8 @@ def _load_table(path: Path) -> Any:
     if path.suffix == ".csv":
         from pyarrow import csv
 
-        table = csv.read_csv(path)
+        dates = csv.ConvertOptions(timestamp_parsers=[csv.ISO8601, "%Y-%m", "%Y/%m/%d"])
+        table = csv.read_csv(path, convert_options=dates)
         if all(_is_number(name) for name in table.column_names):
             raise ValueError("the first line must name the columns, but it holds numbers")
         return table

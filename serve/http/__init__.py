@@ -15,4 +15,4 @@ def serve_http(*arguments, **options):  # type: ignore[no-untyped-def]
         ) from error
     from memmodel.serve.http import server
 
-    server.serve_http(*arguments, **options)
+    return server.serve_http(*arguments, **options)

@@ -98,7 +98,9 @@ def _handler(status: int) -> Callable[[Request, Exception], Awaitable[Response]]
 
 
 def _error(status: int, reason: str) -> JSONResponse:
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    headers = {"Retry-After": "1"} if status in (429, 503) else {}
+    if status == 503:  # the connection is about to be closed: nobody should send more on it
+        headers["Connection"] = "close"
     return JSONResponse({"error": reason}, status, headers)
 
 

@@ -65,7 +65,8 @@ class Batcher:
         self._runner, self._limits = runner, limits
         self._groups: dict[_Key, _Group] = {}
         self._queued_rows = self._queued_bytes = 0
-        self._draining = False
+        self._draining = self._given_up = False
+        self._running: list[_Request] = []
         self._arrived = asyncio.Event()
         # One call at a time: it uses all cores by itself.
         self._thread = ThreadPoolExecutor(1, "memmodel-rollout")
@@ -106,17 +107,40 @@ class Batcher:
         self._draining = True
         self._arrived.set()
 
-    async def drain(self) -> None:
-        """Refuse new requests, finish the ones that wait, and stop."""
+    def abandon(self) -> None:
+        """Refuse new requests, and answer at once those that wait or are being rolled out."""
+        self._given_up = True
         self.refuse()
-        await self._worker
-        self._thread.shutdown()
+        waiting = [request for group in self._groups.values() for request in group.requests]
+        for request in (*waiting, *self._running):
+            if not request.result.done():
+                request.result.set_exception(
+                    DrainingError("the service is shutting down and had no time left for this")
+                )
+        self._groups.clear()
+
+    async def drain(self) -> bool:
+        """Refuse new requests, finish the ones that wait, and stop.
+
+        Returns:
+            False if the model is still at work on requests that were abandoned: a call of it cannot
+            be interrupted.
+        """
+        self.refuse()
+        while not self._worker.done():
+            await asyncio.wait({self._worker}, timeout=0.1)
+            if self._given_up:
+                break
+        self._thread.shutdown(wait=False)
+        return self._worker.done()
 
     async def _work(self) -> None:
         while True:
             group = self._next()
             if group is not None:
-                await self._serve(group.steps, self._take(group))
+                self._running = self._take(group)
+                await self._serve(group.steps, self._running)
+                self._running = []
             elif not self._groups and self._draining:
                 return
             else:

@@ -117,9 +117,13 @@ class ServedModel(Model):
                 raise ValueError(
                     f"'steps' must be one INT64, got {tensor.datatype} {list(tensor.shape)}"
                 )
-            steps = int(tensor.as_numpy().reshape(-1)[0])
-        if not 0 <= steps <= self._limits.steps:
-            raise ValueError(f"'steps' must lie in 0..{self._limits.steps}, got {steps}")
+            steps = tensor.data[0] if tensor.data else tensor.as_numpy().reshape(-1)[0]
+            if isinstance(steps, bool) or not isinstance(steps, int | np.integer):
+                raise ValueError(f"'steps' must be one INT64, got {steps!r}")
+            steps = int(steps)
+        least = 1 if self._signature.has_output else 0  # kserve cannot send an empty output
+        if not least <= steps <= self._limits.steps:
+            raise ValueError(f"'steps' must lie in {least}..{self._limits.steps}, got {steps}")
         return steps
 
     def _numbers(self, tensor: Any) -> Array:
@@ -134,6 +138,8 @@ class ServedModel(Model):
 
     def _check_sizes(self, start: Array, steps: int) -> None:
         """Refuse what would take too much memory before any of it is allocated."""
+        if start.ndim and not start.shape[0]:
+            raise ValueError("'start' must have at least one row, got none")
         if start.ndim and start.shape[0] > self._limits.rows:
             raise ValueError(f"'start' has {start.shape[0]} rows, allowed are {self._limits.rows}")
         if start.ndim >= 2 and start.shape[1]:

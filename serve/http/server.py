@@ -17,6 +17,9 @@ from memmodel.serve.http.listener import listen
 from memmodel.serve.http.model import CheckedDataPlane, ServedModel
 from memmodel.serve.runner import Runner
 
+# Seconds that answers to requests which were given up have to leave.
+_FAREWELL = 2
+
 
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which would kill the process once drained."""
@@ -35,10 +38,11 @@ def serve_http(
     grpc_port: int | None = None,
     limits: Limits | None = None,
     on_ready: Callable[[], None] = lambda: None,
-) -> None:
+) -> bool:
     """Serve a model over HTTP and, if asked for, gRPC, until SIGTERM or SIGINT.
 
-    Requests in flight are finished before it returns; later ones are refused.
+    Requests in flight are finished before it returns; later ones are refused, and so are, after
+    ``limits.grace`` seconds, those that are not finished.
 
     Args:
         runner: the model.
@@ -49,10 +53,14 @@ def serve_http(
         limits: bounds on requests.
         on_ready: called once requests are accepted.
 
+    Returns:
+        False if the model is still at work on a request that was given up. The interpreter would
+        wait for that before it exits.
+
     Raises:
         OSError: an address cannot be bound.
     """
-    asyncio.run(_serve(runner, name, host, port, grpc_port, limits or Limits(), on_ready))
+    return asyncio.run(_serve(runner, name, host, port, grpc_port, limits or Limits(), on_ready))
 
 
 async def _serve(
@@ -63,7 +71,7 @@ async def _serve(
     grpc_port: int | None,
     limits: Limits,
     on_ready: Callable[[], None],
-) -> None:
+) -> bool:
     # kserve logs a traceback for each request that is refused; clients get the reason.
     logging.getLogger("kserve").setLevel(logging.CRITICAL)
     batcher = Batcher(runner, limits)
@@ -75,15 +83,17 @@ async def _serve(
         uvicorn.Config(
             make_app(data_plane, limits.request_bytes),
             log_level="warning",
-            timeout_graceful_shutdown=limits.grace,
+            timeout_graceful_shutdown=limits.grace + _FAREWELL,
         )
     )
+
+    loop = asyncio.get_running_loop()
 
     def shut_down() -> None:
         batcher.refuse()
         http.should_exit = True
+        loop.call_later(limits.grace, batcher.abandon)
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shut_down)
     grpc = None
@@ -94,9 +104,10 @@ async def _serve(
         await http.serve([listener])  # returns when the requests in flight are done
     finally:
         ready.cancel()
+        drained = await batcher.drain()
         if grpc is not None:
-            await grpc.stop(limits.grace)
-        await batcher.drain()
+            await grpc.stop(_FAREWELL)
+    return drained
 
 
 async def _announce(server: uvicorn.Server, on_ready: Callable[[], None]) -> None:

@@ -52,7 +52,7 @@ def test_state_chooses_how_a_step_takes_the_memory(run, run_directory, tmp_path)
     assert "onnx step form (prefix)" in said
     code, _, err = run("export", run_directory, tmp_path / "n.onnx", "--state", "prefix")
     assert code == 2
-    assert "state must be None in the rollout form" in err
+    assert "--state is for steps: it needs --form step" in err
     code, _, err = run("export", run_directory, tmp_path / "m.pt", "--state", "prefix")
     assert code == 2
     assert "--state does not apply" in err

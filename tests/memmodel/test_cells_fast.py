@@ -301,7 +301,7 @@ class TestWhenItApplies:
         ({"start": torch.zeros(2, 1, D + 1)}, ValueError, "start must be"),
         ({"start": torch.zeros(2, 1, D, dtype=torch.float64)}, TypeError, "start must have"),
         ({"start": torch.zeros(2, 1, D, dtype=torch.complex64)}, TypeError, "start must have"),
-        ({"inputs": None}, ValueError, "inputs must match"),
+        ({"inputs": None}, ValueError, "inputs must be"),
         ({"inputs": torch.zeros(2, 4, WIDTH + 1)}, ValueError, "inputs must be"),
     ],
 )

@@ -101,6 +101,22 @@ def test_no_recompilation_once_sizes_have_changed(device: torch.device) -> None:
     assert graphs_for(1, 4, 6) == 0
 
 
+def test_hooks_that_come_and_go_are_noticed(device: torch.device) -> None:
+    cell = Mean().to(device, torch.float64)
+    network = torch.compile(MemoryNetwork(cell), fullgraph=True)
+    first = start(3, 2, device)
+    plain = network(first, 5)
+    for _ in range(2):
+        hook = cell.layer.register_forward_hook(lambda module, arguments, output: output * 0.5)
+        hooked = network(first, 5)
+        assert_same([hooked], [rollout(cell, first, 5)])
+        assert not torch.allclose(hooked, plain)
+        hook.remove()
+        before = compiled_graphs()
+        assert_same([network(first, 5)], [plain])
+        assert compiled_graphs() == before
+
+
 def test_long_prefixes_leave_the_batch_free(device: torch.device) -> None:
     network = torch.compile(MemoryNetwork(Mean().to(device)), fullgraph=True)
     around = 4096  # inductor sums more float32 numbers than that in another way on the CPU

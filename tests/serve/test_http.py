@@ -148,8 +148,8 @@ MALFORMED = {
         body(steps={"datatype": "BYTES", "data": ["4"]}),
         "'steps' must be one INT64",
     ),
-    "negative steps": (body(steps={"data": [-1]}), "'steps' must lie in 0..50"),
-    "huge steps": (body(steps={"data": [10**9]}), "'steps' must lie in 0..50"),
+    "negative steps": (body(steps={"data": [-1]}), "'steps' must lie in 1..50"),
+    "huge steps": (body(steps={"data": [10**9]}), "'steps' must lie in 1..50"),
     "other steps": (body(steps={"data": [5]}), "inputs must have shape"),
     "NULL": (body(start={"data": None}), ""),
     "unknown output": ({**body(), "outputs": [{"name": "slots"}]}, "output 'slots' is none of"),
@@ -196,6 +196,11 @@ def test_status_codes_of_limits_and_routes(served):
         assert b"memmodel_batch_rows_bucket" in metrics.read()
 
 
+def metrics(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read()
+
+
 def test_a_full_queue_says_try_again_and_a_signal_drains(tmp_path):
     model = save_step(tmp_path / "step.onnx", takes_inputs=False)
     options = ["--max-queue", "4", "--max-batch", "1", "--max-steps", "100000"]
@@ -226,6 +231,35 @@ def test_a_full_queue_says_try_again_and_a_signal_drains(tmp_path):
         assert time.monotonic() - began < 30
     assert set(statuses) == {200, 429}
     assert 4 <= statuses.count(200) <= 5
+
+
+def test_what_is_not_done_within_the_grace_period_is_answered_and_given_up(tmp_path):
+    model = save_step(tmp_path / "step.onnx", takes_inputs=False)
+    with service(model, "--grace", "1") as (process, port, _):
+        start = {"name": "start", "datatype": "FP32", "shape": [1, 1, 3], "data": [0.1, 0.2, 0.3]}
+        slow = json.dumps({"inputs": [start], "parameters": {"steps": 100_000}}).encode()
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(post(port, slow)))
+        client.start()
+        wait_until(lambda: b"memmodel_queued_rows 0.0" in metrics(port))
+        time.sleep(0.3)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        client.join()
+        assert process.wait(10) == 1
+        assert time.monotonic() - began < 6
+        assert process.stderr.read().count("gave up requests not finished within 1 s") == 1
+    status, answer = answers[0]
+    assert status == 503
+    assert "no time left" in answer["error"]
+
+
+@pytest.mark.parametrize("steps", [[3.5], [True], ["two"]])
+def test_steps_must_be_an_integer(served, steps):
+    content = body(steps={"data": steps})
+    status, answer = post(served[1], json.dumps(content).encode())
+    assert status == 400
+    assert "'steps' must be one INT64" in answer["error"]
 
 
 def test_it_binds_to_loopback_and_says_when_a_port_is_taken(served):

@@ -115,3 +115,11 @@ def test_damaged_npz(tmp_path):
     path.write_bytes((tmp_path / "whole.npz").read_bytes()[:100])
     with pytest.raises(ValueError, match=r"cut\.npz"):
         read_columns(path)
+
+
+@pytest.mark.parametrize("first", ["1990-01-31", "1990-01", "1990/01/31", "1990-01-31 12:00"])
+def test_a_column_of_dates_is_no_series(tmp_path, first):
+    path = tmp_path / "series.csv"
+    path.write_text(f"when,x\n{first},1.0\n{first.replace('1990', '1991')},2.0\n")
+    columns = read_columns(path)
+    assert {name: values.tolist() for name, values in columns.items()} == {"x": [1.0, 2.0]}
