@@ -1,5 +1,6 @@
 """Training on a part of a batch, in a module that a spawned process can import."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -39,4 +40,7 @@ def train_part(rank: int, port: int, out: Path, compiled: bool) -> None:
         loss_of(runner, start(device).chunk(2)[rank]).backward()
         optimizer.step()
     torch.save([p.detach() for p in model.parameters()], out / f"{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    # PyTorch's teardown deadlocks at times: DistributedDataParallel's reducer frees the process
+    # group with the GIL held, and joins a thread of gloo's that waits for the GIL.
+    os._exit(0)
