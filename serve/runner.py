@@ -81,6 +81,7 @@ class Runner:
         """Open a stream of ``batch`` rows that keeps its memory between calls.
 
         Raises:
+            TypeError: ``batch`` is no integer.
             ValueError: ``batch`` is less than 1, or the artifact fixes the number of steps.
         """
         return Session(self._model, batch)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from memmodel.serve.formats import Model, Stream
-from memmodel.serve.signature import Array, Arrays
+from memmodel.serve.signature import Array, Arrays, check_count
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,12 @@ class Session:
         batch: number of rows.
 
     Raises:
+        TypeError: ``batch`` is no integer.
         ValueError: ``batch`` is less than 1, or the artifact fixes the number of steps.
     """
 
     def __init__(self, model: Model, batch: int) -> None:
-        if isinstance(batch, bool) or not isinstance(batch, int | np.integer):
-            raise TypeError(f"batch must be an integer, got {batch!r}")
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+        check_count("batch", batch, least=1)
         fixed = dict(model.signature.fixed)
         if fixed:
             raise ValueError(
@@ -136,14 +134,11 @@ class Session:
             ``slots (B, steps, *slot)`` and, where there is a head, ``output (B, steps, ...)``.
 
         Raises:
-            TypeError: ``inputs`` are no numbers.
+            TypeError: ``steps`` is no integer, or ``inputs`` are no numbers.
             ValueError: an argument breaks a rule.
             RuntimeError: a row is empty.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer):
-            raise TypeError(f"steps must be an integer, got {steps!r}")
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        check_count("steps", steps, least=1)
         values = self._model.signature.check_inputs(inputs, self._batch, steps)
         if empty := np.flatnonzero(self.length == 0).tolist():
             raise RuntimeError(f"rows {empty} are empty: feed() them the slots to start from")

@@ -18,6 +18,19 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
+def check_count(name: str, value: object, *, least: int) -> None:
+    """Check a number of things.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it is less than ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 @dataclass(frozen=True)
 class Signature:
     """Shapes and dtype of a model, whatever its format.
@@ -74,10 +87,7 @@ class Signature:
             TypeError: ``steps`` is no integer, or ``start`` is of a wrong dtype.
             ValueError: an argument breaks a rule.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int | np.integer):
-            raise TypeError(f"steps must be an integer, got {steps!r}")
-        if steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
+        check_count("steps", steps, least=0)
         array = self.check_slots(start)
         sizes = {"batch": array.shape[0], "k0": array.shape[1], "steps": int(steps)}
         for name, size in sizes.items():

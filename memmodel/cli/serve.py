@@ -1,7 +1,9 @@
 """``memmodel serve``: batch inference over files, or an HTTP and gRPC service."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -76,6 +78,12 @@ def batch(
         click.echo(f"Rows that were not served, and why: {path}")
 
 
+def _limit(name: str, default: int, text: str, *, least: int = 1) -> Callable[[Any], Any]:
+    return click.option(
+        name, type=click.IntRange(least), default=default, show_default=True, help=text
+    )
+
+
 @command.command("http", short_help="Serve MODEL over HTTP and gRPC (extra 'http').")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -91,13 +99,7 @@ def batch(
 )
 @click.option("--name", help="The model's name in URLs.  [default: MODEL without its suffix]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option(
-    "--max-batch",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Rows rolled out together.",
-)
+@_limit("--max-batch", 64, "Rows rolled out together.")
 @click.option(
     "--max-delay",
     type=click.FloatRange(0),
@@ -105,48 +107,12 @@ def batch(
     show_default=True,
     help="Milliseconds to wait for more.",
 )
-@click.option(
-    "--max-rows",
-    type=click.IntRange(1),
-    default=1024,
-    show_default=True,
-    help="Rows in one request.",
-)
-@click.option(
-    "--max-steps",
-    type=click.IntRange(0),
-    default=100_000,
-    show_default=True,
-    help="Steps of one rollout.",
-)
-@click.option(
-    "--max-queue",
-    type=click.IntRange(1),
-    default=4096,
-    show_default=True,
-    help="Rows that may wait.",
-)
-@click.option(
-    "--max-queue-mb",
-    type=click.IntRange(1),
-    default=512,
-    show_default=True,
-    help="Megabytes that may wait.",
-)
-@click.option(
-    "--max-mb",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="Megabytes of one request.",
-)
-@click.option(
-    "--grace",
-    type=click.IntRange(0),
-    default=30,
-    show_default=True,
-    help="Seconds to finish after SIGTERM.",
-)
+@_limit("--max-rows", 1024, "Rows in one request.")
+@_limit("--max-steps", 100_000, "Steps of one rollout.", least=0)
+@_limit("--max-queue", 4096, "Rows that may wait.")
+@_limit("--max-queue-mb", 512, "Megabytes that may wait.")
+@_limit("--max-mb", 64, "Megabytes of one request.")
+@_limit("--grace", 30, "Seconds to finish after SIGTERM.", least=0)
 def http(
     model: Path,
     host: str,
