@@ -11,8 +11,8 @@ from memmodel.cells import AttentionCell, RecurrentCell
 Config = dict[str, Any]
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "AttentionCell": AttentionCell,
-    "RecurrentCell": RecurrentCell.from_config,
+    "AttentionCell": lambda **config: AttentionCell.from_config(config),
+    "RecurrentCell": lambda **config: RecurrentCell.from_config(config),
     "Linear": nn.Linear,
     "Identity": nn.Identity,
     "GELU": nn.GELU,

@@ -1,37 +1,25 @@
 """When a cell's own rollout may stand in for running the cell step by step."""
 
-from typing import Any, Protocol, TypeGuard, cast
+from typing import Any, TypeGuard
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-
-class FastCell(Protocol):
-    """A cell with a rollout of its own."""
-
-    def fast_rollout_applies(self) -> bool:
-        """Whether :meth:`fast_rollout` does, in the cell's present state, what calling it would."""
-        ...
-
-    def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None) -> Tensor:
-        """The memory that calling the cell step by step would fill."""
-        ...
+from memmodel.cell import HasFastRollout, has_hooks, offered
 
 
-def has_fast_path(cell: Any) -> TypeGuard[FastCell]:
+def has_fast_path(cell: Any) -> TypeGuard[HasFastRollout]:
     """Whether ``cell.fast_rollout`` computes what calling ``cell`` would.
 
-    A subclass that overrides ``forward`` alone, an instance whose ``forward`` was replaced and a
-    module with hooks all change what a call does, so they are rolled out step by step.
+    A ``forward`` newer than ``fast_rollout``, and hooks, change what a call does: such cells are
+    rolled out step by step.
     """
-    if not isinstance(cell, nn.Module):
+    if not isinstance(cell, nn.Module) or not _offers_fast_rollout(cell) or has_hooks(cell):
         return False
-    if not {"forward", "fast_rollout"} <= type(cell).__dict__.keys() or "forward" in cell.__dict__:
-        return False
-    hooked = nn.modules.module._has_any_global_hook() or any(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        for module in cell.modules()
-    )
-    return not hooked and cast(FastCell, cell).fast_rollout_applies()
+    applies = getattr(cell, "fast_rollout_applies", None)
+    return applies is None or bool(applies())
+
+
+@torch.compiler.assume_constant_result
+def _offers_fast_rollout(cell: nn.Module) -> bool:
+    return offered(cell, "fast_rollout") is not None

@@ -1,12 +1,14 @@
 """A cell that reads the prefix by attention and makes the next slot from what it read."""
 
 import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from memmodel.cells.attention_ops import attention_rollout
 from memmodel.cells.fast import check_operand, computes_as, under_autocast
+from memmodel.spec import CellSpec
 
 
 class AttentionCell(nn.Module):
@@ -63,6 +65,15 @@ class AttentionCell(nn.Module):
     def config(self) -> dict[str, int | None]:
         """Constructor arguments that make a cell of this structure."""
         return {"slot_dim": self.slot_dim, "heads": self.heads, "input_dim": self.input_dim}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Make the cell that :meth:`config` describes."""
+        return cls(**config)
+
+    def spec(self) -> CellSpec:
+        """Slots ``(D,)``, inputs ``(I,)`` where the cell has ``input_dim``."""
+        return CellSpec((self.slot_dim,), None if self.input_dim is None else (self.input_dim,))
 
     def extra_repr(self) -> str:
         """Arguments shown by ``repr``."""

@@ -1,11 +1,12 @@
 """A cell that runs a recurrent network over the prefix."""
 
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
 from memmodel.cells.fast import check_operand, computes_as, under_autocast
 from memmodel.cells.recurrent_ops import recurrent_rollout
+from memmodel.spec import CellSpec
 
 _KINDS: dict[str, type[nn.RNNBase]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 
@@ -40,9 +41,10 @@ class RecurrentCell(nn.Module):
         self.rnn = rnn
 
     @classmethod
-    def from_config(cls, kind: str, **arguments: Any) -> "RecurrentCell":
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """Make the cell that :meth:`config` describes."""
-        return cls(_KINDS[kind](**arguments))
+        arguments = dict(config)
+        return cls(_KINDS[arguments.pop("kind")](**arguments))
 
     def config(self) -> dict[str, Any]:
         """Kind and constructor arguments of the recurrent network."""
@@ -61,6 +63,10 @@ class RecurrentCell(nn.Module):
         if isinstance(rnn, nn.RNN):
             config["nonlinearity"] = rnn.nonlinearity
         return config
+
+    def spec(self) -> CellSpec:
+        """Slots ``(D,)``, no inputs."""
+        return CellSpec((self.rnn.input_size,))
 
     def forward(self, prefix: Tensor) -> Tensor:
         """Make the next slot from the written ones: the plain form.

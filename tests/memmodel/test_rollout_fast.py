@@ -34,6 +34,18 @@ class Inheriting(Fast):
     pass
 
 
+class OverridingBoth(Overriding):
+    def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
+        return super().fast_rollout(start, steps, inputs)
+
+
+class Unconditional(Mean):
+    """Has no ``fast_rollout_applies``."""
+
+    def fast_rollout(self, start: Tensor, steps: int, inputs: Tensor | None = None) -> Tensor:
+        return cat_loop(self, start, steps, inputs) + 100
+
+
 def hooked(kind: str) -> Fast:
     cell = Fast()
     target = cell if kind != "child" else cell.layer
@@ -59,7 +71,6 @@ def unfit() -> Fast:
 
 SLOW: dict[str, Callable[[], nn.Module]] = {
     "a subclass that overrides forward": Overriding,
-    "a subclass that does not": Inheriting,
     "a forward hook": lambda: hooked("forward"),
     "a pre-hook": lambda: hooked("pre"),
     "a backward hook": lambda: hooked("backward"),
@@ -74,9 +85,22 @@ def is_fast(cell: nn.Module, *, recompute: bool = True) -> bool:
     return bool((memory >= 99).all())
 
 
-def test_used_by_the_class_that_defines_it() -> None:
-    assert is_fast(Fast())
-    assert not is_fast(Fast(), recompute=False)
+@pytest.mark.parametrize("kind", [Fast, Inheriting, OverridingBoth, Unconditional])
+def test_used_unless_a_newer_forward_left_it_behind(kind: type[nn.Module]) -> None:
+    assert is_fast(kind())
+    assert not is_fast(kind(), recompute=False)
+
+
+def test_the_log_says_once_that_it_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    class Newer(Fast):
+        def forward(self, prefix: Tensor, inputs: Tensor | None = None) -> Tensor:
+            return prefix[:, -1]
+
+    for _ in range(2):
+        assert not is_fast(Newer())
+    (message,) = caplog.messages
+    assert "Newer has a forward of its own" in message
+    assert "fast_rollout" in message
 
 
 def test_not_used_with_hooks_on_all_modules() -> None:
