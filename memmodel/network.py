@@ -1,12 +1,13 @@
 """The network: a cell rolled out over its own memory, and an optional head on the new slots."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from memmodel import saved
 from memmodel._rollout import rollout
-from memmodel.config import build, describe
+from memmodel.config import build, check_classes, describe
 
 
 class MemoryNetwork(nn.Module):
@@ -43,8 +44,14 @@ class MemoryNetwork(nn.Module):
     def save(self, directory: str | Path) -> None:
         """Save weights (safetensors) and structure (JSON) into ``directory``, made if needed.
 
-        Weights are saved in their dtype, tied ones once. A cell or head of the user's own class is
-        saved by its weights and name alone; :meth:`load` then has to be given an instance.
+        Weights are saved in their dtype, tied ones once. Of a class of the user's own, what its
+        ``config()`` says is saved beside its name, and :meth:`load` builds it by ``from_config``
+        or, where there is none, by its constructor without arguments. A module whose parts are not
+        those that building it gives has to be passed to :meth:`load` as an instance.
+
+        Raises:
+            ValueError: a ``config()`` is no JSON object, or ``from_config`` does not take it;
+                nothing is written.
         """
         config = {
             "cell": describe(self.cell, "cell"),
@@ -57,25 +64,32 @@ class MemoryNetwork(nn.Module):
         cls,
         directory: str | Path,
         *,
+        classes: Sequence[type[nn.Module]] = (),
         cell: nn.Module | None = None,
         head: nn.Module | None = None,
     ) -> "MemoryNetwork":
         """Load a network that :meth:`save` wrote, on the CPU.
 
+        No name found in a file is imported: classes of the user's own are handed in.
+
         Args:
             directory: where the network was saved.
-            cell: an instance for the weights to be loaded into, for a cell of the user's own class.
+            classes: the classes of the user's own that cell and head are made of.
+            cell: an instance for the weights to be loaded into, instead of building it.
             head: likewise for the head.
 
         Raises:
             FileNotFoundError: ``directory`` holds no saved network.
+            TypeError: ``classes`` holds something else than module classes.
             ValueError: a file is damaged, the format is newer than this memmodel, a class of the
-                user's own is needed and was not passed, or the weights do not fit what was.
+                user's own is needed and was not passed or does not build, or the weights do not
+                fit what was.
         """
+        check_classes(classes)
         config, state = saved.read(Path(directory))
-        cell = build(config["cell"], "cell") if cell is None else cell
+        cell = build(config["cell"], "cell", classes) if cell is None else cell
         if head is None and config["head"] is not None:
-            head = build(config["head"], "head")
+            head = build(config["head"], "head", classes)
         network = cls(cell, head)
         saved.load_state(network, state, config["ties"])
         return network

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 _KEYS = {"format_version", "cell", "head", "ties"}
