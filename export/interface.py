@@ -1,13 +1,13 @@
-"""What a network takes and gives, learnt from its cell or from the caller's example."""
+"""What a network takes and gives, learnt from the cell's spec or from the caller's example."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from memmodel.cells import AttentionCell, RecurrentCell
 from memmodel.export.metadata import TensorSpec
 from memmodel.network import MemoryNetwork
+from memmodel.spec import SlotSpec, spec_of
 
 # Sizes to trace with: all different and none is 0 or 1, which torch.export would specialise on.
 EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS = 3, 5, 4
@@ -88,19 +88,20 @@ def interface_of(network: MemoryNetwork, start: Tensor | None, inputs: Tensor | 
 
     Args:
         network: in eval mode.
-        start: example ``(B, k0, *slot)``; may be None for the library's own cells.
-        inputs: example ``(B, steps, *input)``; may be None where the cell takes none, and for the
-            library's own cells.
+        start: example ``(B, k0, *slot)``; may be None where the cell has a ``spec()``.
+        inputs: example ``(B, steps, *input)``; may be None where the cell takes none, or has a
+            ``spec()``.
 
     Raises:
         TypeError: ``network`` is no :class:`memmodel.MemoryNetwork`.
-        ValueError: an example is missing or its shape is wrong.
+        ValueError: an example is missing, its shape is wrong, or the cell's ``spec()`` is.
     """
     if not isinstance(network, MemoryNetwork):
         raise TypeError(f"network must be a MemoryNetwork, got {type(network).__name__}")
     slots = _flatten(start, "start") if start is not None else _known_slots(network)
-    values = _flatten(inputs, "inputs") if inputs is not None else _known_inputs(network, slots)
+    values = _flatten(inputs, "inputs") if inputs is not None else _known_inputs(network)
     interface = Interface(slots, values, None)
+    _check_spec(network, interface)
     if network.head is None:
         return interface
     start, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS)
@@ -123,24 +124,56 @@ def _flatten(example: Tensor, name: str) -> Tensor:
 
 
 def _known_slots(network: MemoryNetwork) -> Tensor:
-    cell = network.cell
-    if isinstance(cell, AttentionCell):
-        width, weight = cell.slot_dim, cell.query.weight
-    elif isinstance(cell, RecurrentCell):
-        width, weight = cell.rnn.input_size, next(cell.rnn.parameters())
-    else:
+    spec = spec_of(network.cell)
+    if spec is None:
         raise ValueError(
-            f"start must be given, an example (B, k0, *slot): "
-            f"the shape of a slot of {type(cell).__name__} is not known"
+            f"start must be given, an example (B, k0, *slot), or {type(network.cell).__name__} "
+            "have a method spec() that tells the shape of its slots"
         )
-    return torch.randn(64, width, dtype=weight.dtype, device=weight.device)
+    return _made_up(spec.slot, "slot", network)
 
 
-def _known_inputs(network: MemoryNetwork, slots: Tensor) -> Tensor | None:
-    cell = network.cell
-    if isinstance(cell, AttentionCell) and cell.input_dim is not None:
-        return torch.randn(64, cell.input_dim, dtype=slots.dtype, device=slots.device)
-    return None
+def _known_inputs(network: MemoryNetwork) -> Tensor | None:
+    spec = spec_of(network.cell)
+    if spec is None or spec.inputs is None:
+        return None
+    return _made_up(spec.inputs, "inputs", network)
+
+
+def _made_up(spec: SlotSpec, name: str, network: MemoryNetwork) -> Tensor:
+    """Random values of the shape and dtype that the cell's spec tells."""
+    if not isinstance(spec, SlotSpec) or spec.dtype is None or not spec.dtype.is_floating_point:
+        raise ValueError(
+            f"{type(network.cell).__name__}.spec() must tell one floating-point tensor as {name} "
+            f"to be exported, got {spec}"
+        )
+    device = next((p.device for p in network.parameters()), None)
+    return torch.randn(64, *spec.shape, dtype=spec.dtype, device=device)
+
+
+def _check_spec(network: MemoryNetwork, interface: Interface) -> None:
+    """Run the cell once on what its spec tells.
+
+    Raises:
+        ValueError: it does not take that, or makes another slot.
+    """
+    if spec_of(network.cell) is None:
+        return
+    prefix, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, 1)
+    takes = f"prefix {tuple(prefix.shape)}"
+    takes += "" if inputs is None else f" and input {tuple(inputs[:, 0].shape)}"
+    try:
+        slot = network.cell(prefix) if inputs is None else network.cell(prefix, inputs[:, 0])
+    except Exception as error:  # the cell is the user's code
+        raise ValueError(
+            f"{type(network.cell).__name__}.spec() tells {takes}, but the cell fails on it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if slot.shape != prefix[:, 0].shape:
+        raise ValueError(
+            f"{type(network.cell).__name__}.spec() tells slots (B, *slot) = "
+            f"{tuple(prefix[:, 0].shape)}, but the cell makes {tuple(slot.shape)}"
+        )
 
 
 def _draw(source: Tensor, batch: int, length: int) -> Tensor:

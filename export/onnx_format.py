@@ -52,7 +52,7 @@ def to_onnx(
         state: how a step takes the memory: "prefix" (any cell) or "buffer", written in place (an
             :class:`memmodel.AttentionCell`); None: "buffer" where the cell allows it.
         opset: 18 to 24. The write is a TensorScatter from 24 on and a ScatterND before.
-        start: example ``(B, k0, *slot)``, needed for a cell of the user's own class. The self-check
+        start: example ``(B, k0, *slot)``, needed for a cell without ``spec()``. The self-check
             draws its slots from it, so a few different ones are worth having.
         inputs: example ``(B, steps, *input)``, needed where such a cell takes inputs.
         force: replace an existing file.

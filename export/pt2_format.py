@@ -54,7 +54,7 @@ def to_pt2(
             cells that the loop of free steps does not take.
         aot: compile to native code with AOTInductor, for this machine's kind and the network's
             device; needs a C++ compiler. A rollout then needs ``steps``.
-        start: example ``(B, k0, *slot)``, needed for a cell of the user's own class.
+        start: example ``(B, k0, *slot)``, needed for a cell without ``spec()``.
         inputs: example ``(B, steps, *input)``, needed where such a cell takes inputs.
         force: replace an existing file.
 

@@ -44,7 +44,7 @@ def to_torchscript(
             can choose another with ``map_location``.
         path: where to write, ending with ``.pt``.
         form: "rollout", one call makes all steps; or "step", ``prefix[, input] -> slot[, output]``.
-        start: example ``(B, k0, *slot)``, needed for a cell of the user's own class.
+        start: example ``(B, k0, *slot)``, needed for a cell without ``spec()``.
         inputs: example ``(B, steps, *input)``, needed where such a cell takes inputs.
         force: replace an existing file.
 

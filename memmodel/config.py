@@ -63,7 +63,7 @@ def describe(module: nn.Module, role: str) -> Config:
         return {"class": name, "build": "config", "config": _torch_config(module)}
     config = _config_of(module, role)
     if config is not None:
-        if _as_built(module, lambda: _from_config(kind, config, role)):
+        if _as_built(module, lambda: from_config(kind, config, role)):
             return {"class": name, "build": "config", "config": config}
     elif _takes_nothing(kind) and _as_built(module, lambda: _made(kind, kind, f"{name}()", role)):
         return {"class": name, "build": "constructor"}
@@ -95,7 +95,7 @@ def build(config: Mapping[str, Any], role: str, classes: Sequence[ModuleClass] =
         return _made(kind, kind, f"{name}()", role)
     if kind in _TORCH:
         return kind(**config["config"])
-    return _from_config(kind, config["config"], role)
+    return from_config(kind, config["config"], role)
 
 
 def check_classes(classes: Sequence[Any]) -> None:
@@ -103,6 +103,18 @@ def check_classes(classes: Sequence[Any]) -> None:
     for kind in classes:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"classes must be subclasses of torch.nn.Module, got {kind!r}")
+
+
+def from_config(kind: Any, config: Config, role: str) -> nn.Module:
+    """Let a class build what ``config`` describes.
+
+    Raises:
+        ValueError: it has no ``from_config``, which raised, or made something else.
+    """
+    make = getattr(kind, "from_config", None)
+    if not callable(make):
+        raise ValueError(f"{role}: {kind.__name__} has no from_config to build what was saved")
+    return _made(lambda: make(dict(config)), kind, f"{kind.__name__}.from_config({config})", role)
 
 
 def _find(name: str, role: str, classes: Sequence[ModuleClass]) -> ModuleClass:
@@ -137,13 +149,6 @@ def _config_of(module: nn.Module, role: str) -> Config | None:
             f"{role}: {type(module).__name__}.config() must return a dictionary that JSON can "
             f"hold: {error}"
         ) from error
-
-
-def _from_config(kind: Any, config: Config, role: str) -> nn.Module:
-    make = getattr(kind, "from_config", None)
-    if not callable(make):
-        raise ValueError(f"{role}: {kind.__name__} has no from_config to build what was saved")
-    return _made(lambda: make(dict(config)), kind, f"{kind.__name__}.from_config({config})", role)
 
 
 def _made(make: Callable[[], Any], kind: ModuleClass, call: str, role: str) -> nn.Module:

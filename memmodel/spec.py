@@ -49,7 +49,8 @@ class ContextSpec:
         object.__setattr__(self, "shape", tuple(self.shape))
 
 
-Tree = Any  # of SlotSpec or ContextSpec leaves, as torch.utils._pytree understands trees
+# A shape, or SlotSpec or ContextSpec leaves in a tree that torch.utils._pytree understands.
+Tree = Any
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class CellSpec:
         ValueError: ``slot`` or ``inputs`` is neither a shape nor a tree of :class:`SlotSpec`.
     """
 
-    slot: Shape | Tree
-    inputs: Shape | Tree | None = None
+    slot: Tree
+    inputs: Tree = None
     dtype: torch.dtype | None = None
-    context: ContextSpec | Tree | None = None
+    context: Tree = None
 
     def __post_init__(self) -> None:
         for name in ("slot", "inputs"):

@@ -1,5 +1,6 @@
 """Run a trained network on NumPy arrays, whatever it was exported as."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from numpy.typing import ArrayLike
@@ -17,15 +18,22 @@ class Runner:
     Args:
         model: the loaded model.
         path: what it was loaded from.
+        classes: classes of the user's own that loading it takes.
     """
 
-    def __init__(self, model: Model, path: str | Path) -> None:
+    def __init__(self, model: Model, path: str | Path, classes: Sequence[type] = ()) -> None:
         self._model = model
         self.path = Path(path)
+        self.classes = tuple(classes)
 
     @classmethod
     def load(
-        cls, path: str | Path, device: str = "auto", *, threads: int | None = None
+        cls,
+        path: str | Path,
+        device: str = "auto",
+        *,
+        threads: int | None = None,
+        classes: Sequence[type] = (),
     ) -> "Runner":
         """Load an exported file or a saved run.
 
@@ -38,13 +46,16 @@ class Runner:
             device: "auto" (a GPU if the runtime can use one, else the CPU), "cpu", "cuda" or
                 "cuda:N".
             threads: CPU threads for one call; None: one per core.
+            classes: classes of the user's own that a saved run is made of; exported files need
+                none.
 
         Raises:
             FileNotFoundError: there is nothing at ``path``.
+            TypeError: ``classes`` holds something else than module classes.
             ValueError: ``path`` is no such model, or is damaged or too new; a bad ``device``.
             RuntimeError: the device asked for cannot be used.
         """
-        return cls(load_model(path, device, threads), path)
+        return cls(load_model(path, device, threads, classes), path, classes)
 
     @property
     def signature(self) -> Signature:

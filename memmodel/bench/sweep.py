@@ -35,6 +35,7 @@ class Rollout:
     input_width: int | None = None
     device: str = "cpu"
     compile: bool = False
+    cell_config: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         sizes = {"batch": self.batch, "start_slots": self.start_slots}
@@ -129,8 +130,11 @@ def _not_tried(name: str, steps: int) -> Measurement:
 
 def to_json(rollout: Rollout, points: Points, machine: Mapping[str, str]) -> dict[str, Any]:
     """A sweep as a JSON-ready dictionary."""
+    described = asdict(rollout)
+    if rollout.cell_config is None:
+        del described["cell_config"]
     return {
-        "rollout": asdict(rollout),
+        "rollout": described,
         "machine": dict(machine),
         "points": [
             {"steps": count, **asdict(row), "best_seconds": row.best_seconds}

@@ -3,8 +3,9 @@
 Each factory returns a callable that does forward and backward once, the loss on the last slot.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from memmodel.cells import AttentionCell, RecurrentCell
 from memmodel.network import MemoryNetwork
+from memmodel.train.model import own_cell
 
 Run = Callable[[], dict[str, Tensor]]
 Roll = Callable[[Tensor, int, Tensor | None], Tensor]
@@ -71,6 +73,7 @@ def training_step(
     steps: int,
     start_slots: int = 1,
     input_width: int | None = None,
+    cell_config: Mapping[str, Any] | None = None,
     device: str = "cpu",
     seed: int = 0,
 ) -> Run:
@@ -79,12 +82,14 @@ def training_step(
     Args:
         wrap: makes the function that rolls a cell out.
         cell: ``"attention"``, ``"rnn"``, ``"gru"``, ``"lstm"``, or ``"package.module:function"``,
-            a function without arguments that makes the cell.
+            a function without arguments that makes the cell, or a cell's class with
+            ``from_config``.
         batch: rows B.
         slot: shape of a slot; one width for the built-in cells.
         steps: slots to write.
         start_slots: slots present before, k0.
         input_width: width I of per-step inputs ``(B, steps, I)``, for cells that take them.
+        cell_config: what a cell's own ``from_config`` gets beside ``slot_dim`` and ``input_dim``.
         device: where to run.
         seed: for weights and data.
 
@@ -92,7 +97,7 @@ def training_step(
         ValueError: ``cell`` names nothing, or is built in and ``slot`` is not one width.
     """
     torch.manual_seed(seed)
-    module = make_cell(cell, slot, input_width).to(device)
+    module = make_cell(cell, slot, input_width, cell_config or {}).to(device)
     start = torch.randn(batch, start_slots, *slot, device=device, requires_grad=True)
     inputs = None if input_width is None else torch.randn(batch, steps, input_width, device=device)
     leaves = {"start": start} | dict(module.named_parameters())
@@ -106,11 +111,21 @@ def training_step(
     return run
 
 
-def make_cell(name: str, slot: Sequence[int], input_width: int | None = None) -> nn.Module:
+def make_cell(
+    name: str,
+    slot: Sequence[int],
+    input_width: int | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> nn.Module:
     """Make the cell that ``name`` stands for; see :func:`training_step`."""
     if ":" in name:
         module, _, function = name.partition(":")
-        return getattr(import_module(module), function)()
+        found = attrgetter(function)(import_module(module))
+        if not hasattr(found, "from_config"):
+            return found()
+        if len(slot) != 1:
+            raise ValueError(f"slot must be one width for {name}, got {tuple(slot)}")
+        return own_cell(found, slot[0], input_width, config or {})
     if name not in BUILT_IN:
         known = ", ".join(sorted(BUILT_IN))
         raise ValueError(f"cell must be one of {known} or 'module:function', got {name!r}")

@@ -9,6 +9,7 @@ import click
 
 from memmodel.bench.strategy import Measurement
 from memmodel.bench.sweep import CAT, FACTORIES, MEMMODEL, Points, Rollout, sweep, to_json
+from memmodel.cli.classes import cell_config_option, class_option, class_path, own_cell_class
 
 
 class Sizes(click.ParamType):
@@ -37,6 +38,8 @@ class Sizes(click.ParamType):
     help="attention, rnn, gru, lstm, or PACKAGE.MODULE:FUNCTION, a function without arguments "
     "that makes the cell; found from the current directory too.",
 )
+@class_option
+@cell_config_option
 @click.option(
     "--slot",
     type=Sizes(),
@@ -90,6 +93,8 @@ def command(
     rounds: int,
     timeout: float,
     out: Path,
+    classes: tuple[type, ...],
+    cell: str,
     **shape: Any,
 ) -> None:
     """Measure time and peak memory of forward and backward, against steps.
@@ -105,7 +110,9 @@ def command(
     from memmodel.bench.plot import plot_sweep
     from memmodel.train.run import pick_device
 
-    rollout = Rollout(device=str(pick_device(device)), **shape)
+    own = own_cell_class(classes)
+    cell = class_path(own) if own else cell
+    rollout = Rollout(cell=cell, device=str(pick_device(device)), **shape)
     points = _measure(
         rollout, steps, strategies=strategies or tuple(FACTORIES), rounds=rounds, timeout=timeout
     )

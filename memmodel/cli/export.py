@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from memmodel.cli.classes import class_option
+
 _SUFFIXES = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
 
 
@@ -30,6 +32,7 @@ _SUFFIXES = {".onnx": "ONNX", ".pt": "TorchScript", ".pt2": "torch.export"}
     type=click.IntRange(2),
     help="Slots of one sequence in a server's layout.  [default: 1024]",
 )
+@class_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--report",
@@ -47,6 +50,7 @@ def command(
     steps: int | None,
     target: str | None,
     capacity: int | None,
+    classes: tuple[type, ...],
     force: bool,
     report: Path | None,
 ) -> None:
@@ -64,7 +68,8 @@ def command(
     if target == "triton":
         _refuse(form=form if form == "rollout" else None, state=state)
         _refuse(aot=aot, steps=steps, report=report)
-        _write_triton(run, out, force=force, **_given(opset=opset, capacity=capacity))
+        given = _given(opset=opset, capacity=capacity)
+        _write_triton(run, out, classes, force=force, **given)
         return
     _refuse(capacity=capacity)
     options: dict[str, Any] = {"form": form or "rollout", "force": force}
@@ -83,26 +88,33 @@ def command(
         raise click.UsageError(f"OUT must end with one of {accepted}; got {out.name!r}")
     if report is not None and (report.resolve() == out.resolve() or not report.parent.is_dir()):
         raise click.UsageError(f"--report needs a file of its own in a directory, got {report}")
-    _export(run, out, options, report)
+    _export(run, out, classes, options, report)
 
 
-def _export(run: Path, out: Path, options: dict[str, Any], report: Path | None) -> None:
+def _export(
+    run: Path,
+    out: Path,
+    classes: tuple[type, ...],
+    options: dict[str, Any],
+    report: Path | None,
+) -> None:
     from memmodel import export
     from memmodel.network import MemoryNetwork
 
     write = {".onnx": "to_onnx", ".pt": "to_torchscript", ".pt2": "to_pt2"}[out.suffix]
-    result = getattr(export, write)(MemoryNetwork.load(run), out, **options)
+    result = getattr(export, write)(MemoryNetwork.load(run, classes=classes), out, **options)
     click.echo(str(result))
     if report is not None:
         report.write_text(result.to_json() + "\n", encoding="utf-8")
         click.echo(f"report: {report}")
 
 
-def _write_triton(run: Path, out: Path, **options: Any) -> None:
+def _write_triton(run: Path, out: Path, classes: tuple[type, ...], **options: Any) -> None:
     from memmodel.network import MemoryNetwork
     from memmodel.serve import triton
 
-    click.echo(f"{triton.write_repository(MemoryNetwork.load(run), out, **options)}")
+    network = MemoryNetwork.load(run, classes=classes)
+    click.echo(f"{triton.write_repository(network, out, **options)}")
 
 
 def _given(**options: Any) -> dict[str, Any]:

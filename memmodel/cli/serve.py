@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from memmodel.cli.classes import class_option
+
 
 @click.group("serve")
 def command() -> None:
@@ -34,6 +36,7 @@ def command() -> None:
     show_default=True,
     help="This process, or a Ray cluster (needs the extra 'ray').",
 )
+@class_option
 @click.option("--strict", is_flag=True, help="Stop at the first bad row instead of listing it.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--restart", is_flag=True, help="Forget stored work of an earlier command.")
@@ -45,6 +48,7 @@ def batch(
     batch_size: int | None,
     device: str,
     engine: str,
+    classes: tuple[type, ...],
     strict: bool,
     force: bool,
     restart: bool,
@@ -59,7 +63,7 @@ def batch(
     """
     from memmodel.serve import Runner, run_batch
 
-    runner = Runner.load(model, device)
+    runner = Runner.load(model, device, classes=classes)
     click.echo(f"{runner}", err=True)
     report = run_batch(
         runner,
@@ -99,6 +103,7 @@ def _limit(name: str, default: int, text: str, *, least: int = 1) -> Callable[[A
 )
 @click.option("--name", help="The model's name in URLs.  [default: MODEL without its suffix]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@class_option
 @_limit("--max-batch", 64, "Rows rolled out together.")
 @click.option(
     "--max-delay",
@@ -120,6 +125,7 @@ def http(
     grpc_port: int | None,
     name: str | None,
     device: str,
+    classes: tuple[type, ...],
     max_batch: int,
     max_delay: float,
     max_rows: int,
@@ -147,7 +153,7 @@ def http(
         delay=max_delay / 1000,
         grace=grace,
     )
-    runner = Runner.load(model, device)
+    runner = Runner.load(model, device, classes=classes)
     name = name or model.resolve().name.split(".")[0]
     url = f"http://{host}:{port}/v2/models/{name}"
     drained = serve_http(

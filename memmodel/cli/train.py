@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from memmodel.cli.classes import cell_config_option, class_option, class_path, own_cell_class
+
 
 @click.command("train")
 @click.option(
@@ -50,6 +52,8 @@ import click
     show_default=True,
     help="What makes the next slot.",
 )
+@class_option
+@cell_config_option
 @click.option("--width", default=32, show_default=True, help="Numbers per slot.")
 @click.option("--heads", default=4, show_default=True, help="Attention heads; must divide --width.")
 @click.option("--epochs", default=30, show_default=True, help="Passes over the training windows.")
@@ -87,6 +91,8 @@ def command(
     out: Path,
     columns: str | None,
     missing: str,
+    cell: str,
+    classes: tuple[type, ...],
     device: str,
     threads: int | None,
     resume: bool,
@@ -110,7 +116,8 @@ def command(
     from memmodel.train.run import RECORD
 
     series = load_series(data, columns=split_names(columns), missing=missing)
-    chosen = TrainOptions(**options)
+    own = own_cell_class(classes)
+    chosen = TrainOptions(cell=class_path(own) if own else cell, **options)
     for one in series:
         if one.filled:
             click.echo(f"{one.name}: interpolated {one.filled} of {len(one.values)} values")
@@ -120,6 +127,7 @@ def command(
         series,
         chosen,
         out,
+        cell_class=own,
         device=device,
         resume=resume,
         threads=threads,

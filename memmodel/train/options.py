@@ -16,7 +16,8 @@ class TrainOptions:
         window: observed points that a forecast starts from.
         horizon: points to forecast.
         periods: seasonal periods, in points.
-        cell: "attention", "rnn", "gru" or "lstm".
+        cell: "attention", "rnn", "gru" or "lstm"; "module:Class" for a class of the user's own.
+        cell_config: what that class's ``from_config`` gets beside the widths; JSON-ready.
         width: numbers per slot.
         heads: attention heads; must divide ``width``.
         epochs: passes over the training windows.
@@ -38,6 +39,7 @@ class TrainOptions:
     horizon: int
     periods: tuple[int, ...] = ()
     cell: str = "attention"
+    cell_config: dict[str, Any] | None = None
     width: int = 32
     heads: int = 4
     epochs: int = 30
@@ -52,8 +54,10 @@ class TrainOptions:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        if self.cell not in CELLS:
+        if self.cell not in CELLS and ":" not in self.cell:
             raise ValueError(f"cell must be one of {', '.join(CELLS)}, got {self.cell!r}")
+        if self.cell_config is not None and self.cell in CELLS:
+            raise ValueError(f"cell_config is for a class of your own, got it for {self.cell!r}")
         for name in ("epochs", "batch_size", "stride", "heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

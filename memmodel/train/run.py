@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from memmodel.network import MemoryNetwork
@@ -64,6 +65,7 @@ def train(
     options: TrainOptions,
     directory: str | Path,
     *,
+    cell_class: type[nn.Module] | None = None,
     device: str | torch.device = "auto",
     resume: bool = False,
     threads: int | None = None,
@@ -82,6 +84,8 @@ def train(
         series: the series, from :func:`load_series`.
         options: all that decides the result.
         directory: where to save; made if needed.
+        cell_class: the class that ``options.cell`` names, where it is the user's own. Its
+            ``from_config`` is given ``{"slot_dim": D, "input_dim": I, **options.cell_config}``.
         device: "auto" (CUDA where present), or a torch device.
         resume: go on from the directory's checkpoint; from the start where there is none yet.
         threads: CPU threads for one operation; None: PyTorch's choice. Small networks are faster
@@ -91,8 +95,8 @@ def train(
 
     Raises:
         FileExistsError: the directory holds a run and ``resume`` is False, or a finished one.
-        ValueError: options or data differ from those of the run to resume, or a series is too
-            short.
+        ValueError: ``cell_class`` makes no cell of these widths, options or data differ from those
+            of the run to resume, or a series is too short.
         RuntimeError: training diverged.
     """
     directory = Path(directory)
@@ -103,7 +107,7 @@ def train(
     chosen = pick_device(device)
     with torch.random.fork_rng(), cpu_threads(threads):
         torch.manual_seed(options.seed)
-        network = build_network(options).to(chosen)
+        network = build_network(options, cell_class).to(chosen)
         trainer = Trainer(network, parts, scales, options, chosen)
         if state is not None:
             trainer.load_state(state)

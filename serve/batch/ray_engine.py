@@ -21,9 +21,10 @@ class _Worker:
     model: Path
     device: str
     job: Job
+    classes: tuple[type, ...]
 
     def __post_init__(self) -> None:
-        self._runner = Runner.load(self.model, self.device)
+        self._runner = Runner.load(self.model, self.device, classes=self.classes)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Do a window; hand its index on, and why it was refused if it was."""
@@ -56,7 +57,12 @@ def serve_on_ray(runner: Runner, job: Job, windows: Iterable[int]) -> Iterator[i
     remote = replace(job, source=job.source.resolve(), partial=job.partial.resolve())
     done = ray.data.from_items(waiting, override_num_blocks=len(waiting)).map_batches(
         _Worker,
-        fn_constructor_args=(runner.path.resolve(), runner.device.partition(":")[0], remote),
+        fn_constructor_args=(
+            runner.path.resolve(),
+            runner.device.partition(":")[0],
+            remote,
+            runner.classes,
+        ),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=len(waiting)),
         num_gpus=0 if runner.device == "cpu" else 1,

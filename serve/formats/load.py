@@ -1,6 +1,6 @@
 """Choose the class that runs an artifact."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -21,13 +21,16 @@ _CLASSES = {
 }
 
 
-def load_model(path: str | Path, device: str, threads: int | None) -> Model:
+def load_model(
+    path: str | Path, device: str, threads: int | None, classes: Sequence[type] = ()
+) -> Model:
     """Load an artifact or a saved run directory.
 
     Args:
         path: an exported file, or a directory that ``MemoryNetwork.save`` wrote.
         device: "auto", "cpu", "cuda" or "cuda:N".
         threads: CPU threads for one call; None leaves the choice to the runtime.
+        classes: classes of the user's own that a saved run is made of.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
@@ -39,7 +42,7 @@ def load_model(path: str | Path, device: str, threads: int | None) -> Model:
         raise ValueError(f"threads must be at least 1, got {threads}")
     if path.is_dir():
         run = import_module("memmodel.serve.formats.run_directory")
-        model: Model = run.RunDirectory(path, device, threads)
+        model: Model = run.RunDirectory(path, device, threads, classes)
         return model
     metadata = read_metadata(path)
     module, name = _CLASSES[metadata.format, metadata.form]

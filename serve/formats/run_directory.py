@@ -1,8 +1,10 @@
 """Saved runs, on eager torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from memmodel.serve.formats.model import Stream
 from memmodel.serve.formats.torch_device import choose_device, to_array, to_tensor
 from memmodel.serve.formats.torch_prefix import TorchPrefixStream
 from memmodel.serve.signature import Array, Arrays, Signature, numpy_dtype
+from memmodel.spec import spec_of
 
 
 class RunDirectory:
@@ -21,10 +24,13 @@ class RunDirectory:
         path: the directory.
         device: "auto", "cpu", "cuda" or "cuda:N".
         threads: CPU threads for one call.
+        classes: classes of the user's own that the network is made of.
     """
 
-    def __init__(self, path: Path, device: str, threads: int | None) -> None:
-        network = MemoryNetwork.load(path)
+    def __init__(
+        self, path: Path, device: str, threads: int | None, classes: Sequence[type] = ()
+    ) -> None:
+        network = MemoryNetwork.load(path, classes=classes)
         self._device = choose_device(device, path.name, threads)
         self._network = network.to(self._device).eval()
         self.signature = _signature(self._network)
@@ -59,17 +65,19 @@ class RunDirectory:
 
 
 def _signature(network: MemoryNetwork) -> Signature:
-    """What can be told from the network; its own errors tell the rest."""
-    cell = network.cell
-    dtype = next((p.dtype for p in network.parameters()), torch.get_default_dtype())
-    slot_dim = getattr(cell, "slot_dim", None)
-    if slot_dim is None and hasattr(cell, "rnn"):
-        slot_dim = getattr(cell.rnn, "input_size", None)
-    input_dim = getattr(cell, "input_dim", None)
+    """What the cell's spec tells; without one, the network's own errors tell the rest."""
+    spec = spec_of(network.cell)
+    if spec is None:
+        dtype = next((p.dtype for p in network.parameters()), torch.get_default_dtype())
+        return Signature(_numpy(dtype), None, None, None, network.head is not None)
     return Signature(
-        dtype=numpy_dtype(str(dtype).removeprefix("torch.")),
-        slot_shape=None if slot_dim is None else (slot_dim,),
-        input_shape=None if input_dim is None else (input_dim,),
-        takes_inputs=input_dim is not None if slot_dim is not None else None,
+        dtype=_numpy(spec.slot.dtype),
+        slot_shape=spec.slot.shape,
+        input_shape=None if spec.inputs is None else spec.inputs.shape,
+        takes_inputs=spec.inputs is not None,
         has_output=network.head is not None,
     )
+
+
+def _numpy(dtype: torch.dtype) -> np.dtype:
+    return numpy_dtype(str(dtype).removeprefix("torch."))
