@@ -1,5 +1,6 @@
 """What a network takes and gives, learnt from the cell's spec or from the caller's example."""
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -163,7 +164,9 @@ def _check_spec(network: MemoryNetwork, interface: Interface) -> None:
     takes = f"prefix {tuple(prefix.shape)}"
     takes += "" if inputs is None else f" and input {tuple(inputs[:, 0].shape)}"
     try:
-        slot = network.cell(prefix) if inputs is None else network.cell(prefix, inputs[:, 0])
+        with warnings.catch_warnings():  # whoever runs the network sees them
+            warnings.simplefilter("ignore")
+            slot = network.cell(prefix) if inputs is None else network.cell(prefix, inputs[:, 0])
     except Exception as error:  # the cell is the user's code
         raise ValueError(
             f"{type(network.cell).__name__}.spec() tells {takes}, but the cell fails on it: "

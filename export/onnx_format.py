@@ -1,6 +1,7 @@
 """Write a network as an ONNX file."""
 
 import glob
+import logging
 import secrets
 import time
 from dataclasses import replace
@@ -10,8 +11,9 @@ import onnx
 from onnx import helper
 from torch import Tensor
 
-from memmodel.cells import AttentionCell
+from memmodel.cell import has_hooks, offered
 from memmodel.export.describe import check_form
+from memmodel.export.errors import ExportError, ParityError
 from memmodel.export.interface import Interface, interface_of
 from memmodel.export.metadata import ONNX_KEY, Form, Metadata, State
 from memmodel.export.onnx_graphs import buffer_step, prefix_step, rollout
@@ -22,6 +24,8 @@ from memmodel.export.preserve import preserved
 from memmodel.export.publish import check_target, replacing
 from memmodel.export.report import ExportReport
 from memmodel.network import MemoryNetwork
+
+_LOG = logging.getLogger("memmodel.export")
 
 # protobuf cannot hold more than 2 GB; above this, weights go into a file of their own.
 EXTERNAL_BYTES = 1_800_000_000
@@ -49,8 +53,9 @@ def to_onnx(
         network: the network, on any device.
         path: where to write, ending with ``.onnx``.
         form: "rollout", one call makes all steps; or "step", one call makes one slot.
-        state: how a step takes the memory: "prefix" (any cell) or "buffer", written in place (an
-            :class:`memmodel.AttentionCell`); None: "buffer" where the cell allows it.
+        state: how a step takes the memory: "prefix" (any cell) or "buffer", written in place (a
+            cell with a ``masked`` method); None: "buffer" where the cell allows it, and a line in
+            the log that says why where it does not.
         opset: 18 to 24. The write is a TensorScatter from 24 on and a ScatterND before.
         start: example ``(B, k0, *slot)``, needed for a cell without ``spec()``. The self-check
             draws its slots from it, so a few different ones are worth having.
@@ -63,8 +68,8 @@ def to_onnx(
     Raises:
         ValueError: an argument breaks one of the rules above.
         FileExistsError: the file exists and ``force`` is False.
-        ExportError: the network cannot be expressed in ONNX, or the result differs from eager
-            (:class:`ParityError`).
+        ExportError: the network cannot be expressed in ONNX, or the result differs from eager,
+            or a cell's ``masked`` from its ``forward`` (:class:`ParityError`).
     """
     began = time.perf_counter()
     path = check_target(path, ".onnx", force=force)
@@ -77,26 +82,44 @@ def to_onnx(
             if state is not None:
                 raise ValueError(f"state must be None in the rollout form, got {state!r}")
             model, metadata = rollout(network, interface, opset)
-        elif _step_state(network, state) == "buffer":
-            model, metadata = buffer_step(network, interface, opset)
         else:
-            model, metadata = prefix_step(network, interface, opset)
+            model, metadata = _step(network, interface, opset, state)
         metadata, files = _publish(network, interface, model, metadata, path, force=force)
     return ExportReport(path, files, time.perf_counter() - began, metadata)
 
 
-def _step_state(network: MemoryNetwork, state: State | None) -> State:
-    maskable = type(network.cell) is AttentionCell
-    if state is None:
-        return "buffer" if maskable else "prefix"
-    if state not in ("prefix", "buffer"):
+def _step(
+    network: MemoryNetwork, interface: Interface, opset: int, state: State | None
+) -> tuple[onnx.ModelProto, Metadata]:
+    """The step that writes in place where the cell allows it, else the one that takes prefixes."""
+    if state not in (None, "prefix", "buffer"):
         raise ValueError(f"state must be 'prefix' or 'buffer', got {state!r}")
-    if state == "buffer" and not maskable:
+    reason = _why_not_in_place(network)
+    if state == "buffer" and reason is not None:
         raise ValueError(
-            f"state='buffer' needs a cell that takes a mask, an AttentionCell; "
-            f"{type(network.cell).__name__} needs the exact prefix: use state='prefix'"
+            f"state='buffer' needs a cell that takes a mask: {reason}; use state='prefix'"
         )
-    return state
+    if state != "prefix" and reason is None:
+        try:
+            return buffer_step(network, interface, opset)
+        except ParityError:
+            raise
+        except ExportError as error:
+            if state == "buffer":
+                raise
+            reason = str(error)
+    if state is None:
+        _LOG.warning("the step takes the exact prefix (state='prefix'): %s", reason)
+    return prefix_step(network, interface, opset)
+
+
+def _why_not_in_place(network: MemoryNetwork) -> str | None:
+    name = type(network.cell).__name__
+    if offered(network.cell, "masked") is None:
+        return f"{name} has no method masked() that agrees with its forward"
+    if has_hooks(network.cell):
+        return f"{name} has hooks, which masked() does not run"
+    return None
 
 
 def _publish(

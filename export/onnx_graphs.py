@@ -4,10 +4,10 @@ import onnx
 import torch
 from torch import Tensor
 
-from memmodel.export import masked
 from memmodel.export.alias import prove_in_place
 from memmodel.export.describe import describe
 from memmodel.export.interface import EXAMPLE_BATCH, EXAMPLE_SLOTS, EXAMPLE_STEPS, Interface
+from memmodel.export.masked_check import check_masked
 from memmodel.export.metadata import Form, Metadata, State, TensorSpec
 from memmodel.export.onnx_rollout import build_rollout
 from memmodel.export.onnx_trace import trace
@@ -44,18 +44,19 @@ def buffer_step(
     """One slot into the buffer: ``memory, length[, input] -> memory_out, slot[, output]``.
 
     Raises:
+        ParityError: the cell's ``masked`` makes other slots than its ``forward``.
         AliasError: the graph cannot be written in place.
     """
+    check_masked(network.cell, interface)
     memory, inputs = interface.draw(EXAMPLE_BATCH, EXAMPLE_SLOTS, 1)
     length = torch.full((EXAMPLE_BATCH,), EXAMPLE_SLOTS - 2, device=memory.device)
-    fused = opset >= masked.FIRST_OPSET and memory.dtype in masked.DTYPES
     outputs = (
         interface.slot_spec("memory_out", "batch", "capacity"),
         interface.slot_spec("slot", "batch"),
         *interface.output_specs("batch"),
     )
     model = trace(
-        BufferStep(network, fused=fused),
+        BufferStep(network),
         (memory, length) if inputs is None else (memory, length, inputs[:, 0]),
         inputs=_free([("memory", {0: "batch", 1: "capacity"}), ("length", {0: "batch"})], inputs),
         outputs=[spec.name for spec in outputs],

@@ -52,7 +52,7 @@ def trace(
         torch.ops.memmodel.slot_write.default: _slot_write(opset),
         torch.ops.memmodel_export.recurrent.default: translation(opset),
         torch.ops.aten.scalar_tensor.default: _scalar(opset),
-        **masked.translations(opset),
+        **masked.translations(opset, args[0].dtype),
     }
     try:
         with quiet(), whole_recurrent_calls():

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from memmodel.cells import RecurrentCell as RecurrentCell
     from memmodel.memory import SlotMemory as SlotMemory
     from memmodel.network import MemoryNetwork as MemoryNetwork
+    from memmodel.ops import masked_read as masked_read
+    from memmodel.ops import newest_slot as newest_slot
     from memmodel.ops import slot_write as slot_write
     from memmodel.ops import slot_write_ as slot_write_
     from memmodel.spec import CellSpec as CellSpec
@@ -33,6 +35,8 @@ _HOME = {
     "SlotMemory": "memmodel.memory",
     "SlotSpec": "memmodel.spec",
     "export": "memmodel.export",
+    "masked_read": "memmodel.ops",
+    "newest_slot": "memmodel.ops",
     "rollout": "memmodel._rollout",
     "serve": "memmodel.serve",
     "slot_write": "memmodel.ops",

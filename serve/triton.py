@@ -38,7 +38,7 @@ def write_repository(
     """Write ``directory/name/config.pbtxt`` and ``directory/name/1/model.onnx``.
 
     Args:
-        network: a network of an :class:`memmodel.AttentionCell`.
+        network: a network whose cell has a ``masked`` method.
         directory: the model repository, made if needed.
         name: the model's name.
         capacity: slots of one sequence, its start included; Triton reads all of them in every step.

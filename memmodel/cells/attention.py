@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from memmodel.cells.attention_ops import attention_rollout
 from memmodel.cells.fast import check_operand, computes_as, under_autocast
+from memmodel.ops import masked_read, newest_slot
 from memmodel.spec import CellSpec
 
 
@@ -91,13 +92,56 @@ class AttentionCell(nn.Module):
         """
         newest = prefix[:, -1]
         z = newest if inputs is None else torch.cat([newest, inputs], dim=1)
+        if torch.jit.is_scripting():
+            read = self._read(z, prefix)
+        else:
+            exporting = torch.compiler.is_exporting()
+            read = self._read_in_place(z, prefix) if exporting else self._read(z, prefix)
+        return self._make(z, read)
+
+    def _read(self, z: Tensor, prefix: Tensor) -> Tensor:
         # (B, H, k, d): each head reads its own part of every slot.
         slots = prefix.unflatten(2, (self.heads, self.slot_dim // self.heads)).transpose(1, 2)
         query = self.query(z).unflatten(1, (self.heads, self.slot_dim // self.heads))
         scores = torch.matmul(slots, query.unsqueeze(3)).squeeze(3) * self.scale  # (B, H, k)
         weights = torch.softmax(scores, dim=2)
-        read = torch.matmul(weights.unsqueeze(2), slots).flatten(1)  # (B, D)
+        return torch.matmul(weights.unsqueeze(2), slots).flatten(1)  # (B, D)
+
+    def _read_in_place(self, z: Tensor, prefix: Tensor) -> Tensor:
+        """:meth:`_read` for exported graphs, whose runtimes copy the prefix to move its heads.
+
+        The query is spread over one row per head instead, zero outside the head's part, so that
+        both products take the prefix as it lies.
+        """
+        query = (self.query(z) * self.scale).unsqueeze(1)  # (B, 1, D)
+        # (H, D), one where column d belongs to head h.
+        own = torch.eye(self.heads, dtype=prefix.dtype, device=prefix.device)
+        own = own.repeat_interleave(self.slot_dim // self.heads, dim=1)
+        query = query * own if self.heads > 1 else query
+        weights = torch.softmax(torch.matmul(query, prefix.transpose(1, 2)), dim=2)  # (B, H, k)
+        read = torch.matmul(weights, prefix)  # (B, H, D)
+        return (read * own).sum(1) if self.heads > 1 else read.squeeze(1)
+
+    def _make(self, z: Tensor, read: Tensor) -> Tensor:
+        """The new slot, from what the query was made of and what it read."""
         return read + self.output(torch.tanh(self.controller(torch.cat([z, read], dim=1))))
+
+    @torch.jit.unused
+    def masked(self, memory: Tensor, length: Tensor, inputs: Tensor | None = None) -> Tensor:
+        """Make the next slot of each row from a memory that is not filled to its end.
+
+        Args:
+            memory: ``(B, N, D)``; what lies past a row's length does not matter.
+            length: number of written slots per row, ``(B,)`` int64, each in 1..N.
+            inputs: this step's input ``(B, I)`` where the cell has ``input_dim``.
+
+        Returns:
+            The next slots ``(B, D)``.
+        """
+        newest = newest_slot(memory, length)
+        z = newest if inputs is None else torch.cat([newest, inputs], dim=1)
+        query = self.query(z) * self.scale
+        return self._make(z, masked_read(query, memory, length, heads=self.heads))
 
     def fast_rollout_applies(self) -> bool:
         """Whether :meth:`fast_rollout` computes what calling the cell step by step would.

@@ -1,5 +1,6 @@
-"""Registered slot-write ops: ``torch.ops.memmodel.slot_write`` and ``slot_write_``."""
+"""Registered ops: slot writes, and reads of a memory that is not filled to its end."""
 
+from memmodel.ops.masked import masked_read, newest_slot
 from memmodel.ops.registration import slot_write, slot_write_
 
-__all__ = ["slot_write", "slot_write_"]
+__all__ = ["masked_read", "newest_slot", "slot_write", "slot_write_"]
