@@ -143,10 +143,10 @@ def _known_inputs(network: MemoryNetwork) -> Tensor | None:
 
 def _made_up(spec: SlotSpec, name: str, network: MemoryNetwork) -> Tensor:
     """Random values of the shape and dtype that the cell's spec tells."""
-    if not isinstance(spec, SlotSpec) or spec.dtype is None or not spec.dtype.is_floating_point:
+    if spec.dtype is None or not spec.dtype.is_floating_point:
         raise ValueError(
-            f"{type(network.cell).__name__}.spec() must tell one floating-point tensor as {name} "
-            f"to be exported, got {spec}"
+            f"{type(network.cell).__name__}.spec() must tell floating-point {name} to be "
+            f"exported, got {spec}"
         )
     device = next((p.device for p in network.parameters()), None)
     return torch.randn(64, *spec.shape, dtype=spec.dtype, device=device)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memmodel.ops import slot_write as slot_write
     from memmodel.ops import slot_write_ as slot_write_
     from memmodel.spec import CellSpec as CellSpec
-    from memmodel.spec import ContextSpec as ContextSpec
     from memmodel.spec import SlotSpec as SlotSpec
 
 __version__ = version("memmodel")
@@ -29,7 +28,6 @@ __version__ = version("memmodel")
 _HOME = {
     "AttentionCell": "memmodel.cells",
     "CellSpec": "memmodel.spec",
-    "ContextSpec": "memmodel.spec",
     "MemoryNetwork": "memmodel.network",
     "RecurrentCell": "memmodel.cells",
     "SlotMemory": "memmodel.memory",

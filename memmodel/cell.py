@@ -1,6 +1,6 @@
 """The cell protocol: plain methods that a module may have, each optional, each bringing one thing.
 
-A cell is any callable ``cell(prefix[, inputs][, context])``. What it offers besides is found by its
+A cell is any callable ``cell(prefix[, inputs])``. What it offers besides is found by its
 having the method, never by its class; there is no base class. `docs/cells.md` shows a whole one.
 """
 
@@ -19,7 +19,7 @@ class HasSpec(Protocol):
     """Export, serving and error messages need no example."""
 
     def spec(self) -> CellSpec:
-        """Shapes and dtypes of slots, inputs and context."""
+        """Shapes and dtypes of slots and inputs."""
         ...
 
 
@@ -46,7 +46,7 @@ class HasMasked(Protocol):
             memory: ``(B, N, *slot)``; what lies past a row's length is arbitrary, NaN too, and
                 must not matter.
             length: number of written slots per row, ``(B,)`` int64, each in 1..N.
-            arguments: this step's input ``(B, *input)`` and the context, where the cell takes them.
+            arguments: this step's input ``(B, *input)``, where the cell takes one.
 
         Returns:
             The next slots ``(B, *slot)``: per row what ``forward`` makes of its written slots.

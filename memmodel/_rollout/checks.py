@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from memmodel.spec import spec_of
+
 
 def check_arguments(cell: Any, start: Any, steps: Any, inputs: Any) -> None:
     """Raise TypeError or ValueError that names the argument, the rule and what was received."""
@@ -36,6 +38,38 @@ def _check_inputs(start: Tensor, steps: int | torch.SymInt, inputs: Any) -> None
         )
     if inputs.device != start.device:
         raise ValueError(f"inputs must be on start's device {start.device}, got {inputs.device}")
+
+
+def check_spec(cell: Any, start: Tensor, inputs: Tensor | None) -> None:
+    """Raise ValueError unless ``start`` and ``inputs`` have the shapes that the cell's spec tells.
+
+    Any floating-point dtype passes for another one: who converts a cell converts what it takes.
+    """
+    spec = spec_of(cell)
+    if spec is None:
+        return
+    _check_told("start", "k0", start, spec.slot, cell)
+    if (inputs is None) != (spec.inputs is None):
+        rule = "None" if spec.inputs is None else f"(B, steps, {_sizes(spec.inputs.shape)}"
+        given = "None" if inputs is None else f"shape {tuple(inputs.shape)}"
+        raise ValueError(f"inputs must be {rule} for {type(cell).__name__}, got {given}")
+    if inputs is not None:
+        _check_told("inputs", "steps", inputs, spec.inputs, cell)
+
+
+def _check_told(name: str, length: str, value: Tensor, told: Any, cell: Any) -> None:
+    rule = f"{name} must be (B, {length}, {_sizes(told.shape)} for {type(cell).__name__}"
+    if value.shape[2:] != told.shape or value.ndim < 2:
+        one = name == "start" and value.shape[1:] == told.shape
+        hint = ": for a single first slot x, pass x[:, None]" if one else ""
+        raise ValueError(f"{rule}, got shape {tuple(value.shape)}{hint}")
+    kinds = [told.dtype, value.dtype]
+    if told.dtype != value.dtype and not all(kind.is_floating_point for kind in kinds):
+        raise ValueError(f"{rule} and {told.dtype}, got {value.dtype}")
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape)) + ")"
 
 
 def check_slot(slot: Any, memory: Tensor, *, cast: bool) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from memmodel._rollout.checks import check_arguments
+from memmodel._rollout.checks import check_arguments, check_spec
 from memmodel._rollout.eager import rollout_eager
 from memmodel._rollout.fast import has_fast_path
 from memmodel._rollout.plain import in_functorch, rollout_plain
@@ -43,6 +43,23 @@ def rollout(
             time), or a gradient is differentiated again.
     """
     check_arguments(cell, start, steps, inputs)
+    if torch.compiler.is_compiling():  # it would have to look into spec()
+        return _run(cell, start, steps, inputs, recompute)
+    check_spec(cell, start, inputs)
+    try:
+        return _run(cell, start, steps, inputs, recompute)
+    except Exception as error:
+        if start.ndim == 2:
+            error.add_note(
+                f"start of shape {tuple(start.shape)} holds slots of no dimension, one number per "
+                "row each: for a single first slot x (B, D), pass x[:, None]"
+            )
+        raise
+
+
+def _run(
+    cell: Callable[..., Tensor], start: Tensor, steps: int, inputs: Tensor | None, recompute: bool
+) -> Tensor:
     if not recompute or torch.compiler.is_exporting() or in_functorch():
         return rollout_plain(cell, start, steps, inputs)
     if torch.compiler.is_compiling():
