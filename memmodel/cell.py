@@ -6,7 +6,7 @@ having the method, never by its class; there is no base class. `docs/cells.md` s
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 from torch import Tensor, nn
 
@@ -54,7 +54,6 @@ class HasMasked(Protocol):
         ...
 
 
-@runtime_checkable
 class HasFastRollout(Protocol):
     """A rollout of the cell's own.
 
