@@ -30,6 +30,8 @@ def save(module: nn.Module, config: dict[str, Any], directory: Path) -> None:
     try:
         save_file(state, weights_part, metadata={"config": _digest(text)})
         config_part.write_text(text, encoding="utf-8")
+        # safetensors lets nobody else read its files; ours follow the umask, as this one does.
+        weights_part.chmod(config_part.stat().st_mode & 0o777)
         os.replace(weights_part, directory / WEIGHTS)
         os.replace(config_part, directory / CONFIG)
     finally:

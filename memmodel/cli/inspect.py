@@ -1,23 +1,51 @@
-"""``memmodel inspect``: what an exported file says about itself."""
+"""``memmodel inspect``: what an exported file, or a saved run, says about itself."""
 
 from pathlib import Path
 
 import click
 
+from memmodel.cli.classes import class_option
 from memmodel.export.metadata import Metadata
 from memmodel.export.reading import read_metadata
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@class_option
 @click.option("--json", "as_json", is_flag=True, help="Print the stored JSON document.")
-def command(file: Path, as_json: bool) -> None:
-    """Show what FILE holds: an .onnx, TorchScript or .pt2 file of memmodel export.
+def command(file: Path, classes: tuple[type, ...], as_json: bool) -> None:
+    """Show what FILE holds: a file of memmodel export, or the directory of a saved run.
 
     Says what is wrong with a file that is damaged, foreign or of a newer version.
     """
+    if file.is_dir() and not as_json:
+        click.echo("\n".join(_run_lines(file, classes)))
+        return
     metadata = read_metadata(file)
     click.echo(metadata.to_json() if as_json else "\n".join(_lines(file, metadata)))
+
+
+def _run_lines(directory: Path, classes: tuple[type, ...]) -> list[str]:
+    from memmodel.cell import offered
+    from memmodel.network import MemoryNetwork
+    from memmodel.spec import spec_of
+
+    network = MemoryNetwork.load(directory, classes=classes)
+    spec = spec_of(network.cell)
+    told = "no spec(): an export needs examples"
+    if spec is not None:
+        told = f"slot {_shape(spec.slot.shape)} {spec.slot.dtype}"
+        told += f", inputs {_shape(spec.inputs.shape)}" if spec.inputs else ", no inputs"
+    in_place = offered(network.cell, "masked") is not None
+    count = sum(parameter.numel() for parameter in network.parameters())
+    head = "none" if network.head is None else type(network.head).__name__
+    return [
+        f"run       {directory}",
+        f"cell      {type(network.cell).__name__}, {told}",
+        f"steps     {'in place' if in_place else 'from the exact prefix: no masked()'}",
+        f"head      {head}",
+        f"weights   {count:,} numbers",
+    ]
 
 
 def _lines(file: Path, metadata: Metadata) -> list[str]:

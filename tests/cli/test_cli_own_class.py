@@ -47,6 +47,13 @@ def test_trained_with_its_configuration(place: Path) -> None:
     assert options["cell"] == "my_cells:Mine"
 
 
+def test_inspected(place: Path) -> None:
+    code, said, err = memmodel(place, "inspect", "run", "--class", "my_cells:Mine")
+    assert code == 0, err
+    assert "cell      Mine, slot (8) torch.float32, inputs (1)" in said
+    assert "from the exact prefix: no masked()" in said
+
+
 def test_exported_and_served_like_the_run(place: Path) -> None:
     code, said, err = memmodel(
         place, "export", "run", "model.onnx", "--class", "my_cells:Mine", "--force"

@@ -1,6 +1,7 @@
 """The network: forward with and without a head, saving and loading."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def test_no_file_but_the_two(tmp_path: Path) -> None:
     network.save(tmp_path)
     network.save(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
+def test_files_follow_the_umask(tmp_path: Path) -> None:
+    for umask, mode in ((0o022, 0o644), (0o077, 0o600)):
+        before = os.umask(umask)
+        try:
+            MemoryNetwork(AttentionCell(D)).save(tmp_path)
+        finally:
+            os.umask(before)
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {mode}
 
 
 def test_saves_of_equal_networks_are_equal(tmp_path: Path) -> None:
